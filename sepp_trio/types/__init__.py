@@ -1,0 +1,34 @@
+"""Domain values: frozen dataclasses, checked when they are made; no I/O."""
+
+from ._checks import Duration as Duration
+from ._enqueue import EnqueueAck as EnqueueAck
+from ._enqueue import EnqueueRequest as EnqueueRequest
+from ._job import Job as Job
+from ._job import LeasedJob as LeasedJob
+from ._job import ReserveOptions as ReserveOptions
+from ._job import RetryDirective as RetryDirective
+from ._payload import Payload as Payload
+from ._payload import Primitive as Primitive
+from ._payload import Priority as Priority
+from ._payload import TraceContext as TraceContext
+from ._rejections import CustomEntriesTooMany as CustomEntriesTooMany
+from ._rejections import CustomKeyTooLong as CustomKeyTooLong
+from ._rejections import CustomMapTooLarge as CustomMapTooLarge
+from ._rejections import EncodingNotAllowed as EncodingNotAllowed
+from ._rejections import IdempotencyKeyTooLong as IdempotencyKeyTooLong
+from ._rejections import InvalidRequest as InvalidRequest
+from ._rejections import JobRejection as JobRejection
+from ._rejections import JobTypeNameTooLong as JobTypeNameTooLong
+from ._rejections import JobTypeNotAllowed as JobTypeNotAllowed
+from ._rejections import JobValidationError as JobValidationError
+from ._rejections import PayloadTooLarge as PayloadTooLarge
+from ._rejections import QueueClosing as QueueClosing
+from ._rejections import QueueFull as QueueFull
+from ._rejections import QueueNameTooLong as QueueNameTooLong
+from ._rejections import ScheduledTooFar as ScheduledTooFar
+from ._rejections import UnknownQueue as UnknownQueue
+from ._rejections import UnknownRejection as UnknownRejection
+from ._server import DeadLetterCause as DeadLetterCause
+from ._server import DeadLetterRecord as DeadLetterRecord
+from ._server import RawDeadLetter as RawDeadLetter
+from ._server import ServerInfo as ServerInfo

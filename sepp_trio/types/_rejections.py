@@ -1,0 +1,192 @@
+"""Why a server refuses a job: fifteen values, each with a plain-words ``str()``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class JobRejection:
+    """Base of all reasons. ``transient`` ones go away by themselves; the others come
+    back for the same job on the same configuration."""
+
+    transient: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownQueue(JobRejection):
+    """The server is strict and does not declare this queue."""
+
+    queue: str
+
+    def __str__(self) -> str:
+        return f"queue {self.queue!r} is not declared on this server"
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadTooLarge(JobRejection):
+    """Bytes of ``payload.data`` over the queue's limit."""
+
+    limit: int
+    actual: int
+
+    def __str__(self) -> str:
+        return f"payload of {self.actual} bytes is over the limit of {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingNotAllowed(JobRejection):
+    """The payload's label is not on the allow-list."""
+
+    encoding: str
+    allowed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        allowed = ", ".join(map(repr, self.allowed)) or "none"
+        return f"payload encoding {self.encoding!r} is not allowed (allowed: {allowed})"
+
+
+@dataclass(frozen=True, slots=True)
+class JobTypeNotAllowed(JobRejection):
+    """The queue takes only the job types it declares."""
+
+    job_type: str
+    allowed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        allowed = ", ".join(map(repr, self.allowed)) or "none"
+        return f"job type {self.job_type!r} is not allowed on this queue (allowed: {allowed})"
+
+
+@dataclass(frozen=True, slots=True)
+class CustomEntriesTooMany(JobRejection):
+    """Too many entries in the custom map."""
+
+    limit: int
+    actual: int
+
+    def __str__(self) -> str:
+        return f"{self.actual} custom entries are over the limit of {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class CustomMapTooLarge(JobRejection):
+    """Bytes of all keys and values of the custom map over the limit."""
+
+    limit: int
+    actual: int
+
+    def __str__(self) -> str:
+        return f"custom map of {self.actual} bytes is over the limit of {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class CustomKeyTooLong(JobRejection):
+    """UTF-8 bytes of one key of the custom map over the limit."""
+
+    key: str
+    limit: int
+    actual: int
+
+    def __str__(self) -> str:
+        return f"custom key {self.key!r} of {self.actual} bytes is over the limit of {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNameTooLong(JobRejection):
+    """UTF-8 bytes of the queue's name over the limit."""
+
+    limit: int
+    actual: int
+
+    def __str__(self) -> str:
+        return f"queue name of {self.actual} bytes is over the limit of {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobTypeNameTooLong(JobRejection):
+    """UTF-8 bytes of the job type over the limit."""
+
+    limit: int
+    actual: int
+
+    def __str__(self) -> str:
+        return f"job type of {self.actual} bytes is over the limit of {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKeyTooLong(JobRejection):
+    """UTF-8 bytes of the idempotency key over the limit."""
+
+    limit: int
+    actual: int
+
+    def __str__(self) -> str:
+        return f"idempotency key of {self.actual} bytes is over the limit of {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledTooFar(JobRejection):
+    """``scheduled_at`` beyond the horizon (seconds); ``actual`` is ``None`` if no
+    ``datetime`` can hold what the server echoed."""
+
+    horizon: float
+    actual: datetime | None
+
+    def __str__(self) -> str:
+        when = "that time" if self.actual is None else self.actual.isoformat()
+        return f"scheduled_at {when} is more than {self.horizon:g} s ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidRequest(JobRejection):
+    """The job breaks a structural rule of the contract."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return f"invalid job: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFull(JobRejection):
+    """The queue holds as many live jobs as it may."""
+
+    transient: ClassVar[bool] = True
+    queue: str
+    limit: int
+
+    def __str__(self) -> str:
+        return f"queue {self.queue!r} is full ({self.limit} jobs)"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClosing(JobRejection):
+    """The queue is being deleted right now."""
+
+    transient: ClassVar[bool] = True
+    queue: str
+
+    def __str__(self) -> str:
+        return f"queue {self.queue!r} is being deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownRejection(JobRejection):
+    """A reason that this version does not know, from a newer server."""
+
+    def __str__(self) -> str:
+        return "rejected for a reason that this client does not know (newer server?)"
+
+
+@dataclass(frozen=True, slots=True)
+class JobValidationError:
+    """One refused job of an atomic batch, by its position in the request."""
+
+    index: int
+    rejection: JobRejection
+
+    def __str__(self) -> str:
+        return f"job {self.index}: {self.rejection}"
