@@ -1,0 +1,434 @@
+"""One lean record per message of the contract: what the codec decodes into and encodes from.
+
+Records have the names and fields of the messages in ``protos/sepp/v1/queue.proto`` and hold what
+was on the wire, unjudged; :mod:`sepp_trio.wire.convert` turns them into domain values. Every field
+has the default it has on the wire, so a message is built by keyword.
+
+* scalars are plain values, enum numbers are ``int``;
+* ``optional`` fields, messages and each member of a oneof are ``None`` when absent. At most one
+  member of a oneof is set;
+* a Timestamp or Duration is ``(seconds, nanos)``, an Empty is ``()``;
+* a field declared as ``bytes`` where the contract has a message is left undecoded, because most
+  readers never look at it or look at its parts one by one: :func:`sepp_trio.wire.custom_of`,
+  :func:`sepp_trio.wire.trace_context_of`, ``decoder_of(Job)``. Its content is not checked by
+  decoding the message around it.
+
+The codec compiler compares each record with the message's field table when it is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+# (seconds, nanos). A canonical Timestamp has 0 <= nanos < 10**9, a canonical Duration has both
+# parts of one sign; peers need not send canonical values.
+Timestamp: TypeAlias = tuple[int, int]
+Duration: TypeAlias = tuple[int, int]
+Empty: TypeAlias = tuple[()]
+
+
+# ---- Parts of a job ----
+
+
+@dataclass(slots=True)
+class PrimitiveValue:
+    """A value of a custom map: one of the four is set."""
+
+    string_value: str | None = None
+    double_value: float | None = None
+    int_value: int | None = None
+    bool_value: bool | None = None
+
+
+@dataclass(slots=True)
+class TraceContext:
+    """W3C trace context."""
+
+    traceparent: str = ""
+    tracestate: str | None = None
+
+
+@dataclass(slots=True)
+class Payload:
+    """A job's data and the label that says how to read it."""
+
+    data: bytes = b""
+    encoding: str = ""
+
+
+@dataclass(slots=True)
+class Job:
+    """A job under a lease, or in a dead-letter record."""
+
+    id: str = ""
+    job_type: str = ""
+    payload: Payload | None = None
+    priority: int = 0
+    # The message, undecoded: see trace_context_of and encode_trace_context.
+    trace_context: bytes | None = None
+    enqueued_at: Timestamp | None = None
+    attempt: int = 0
+    max_attempts: int = 0
+    lease_expires_at: Timestamp | None = None
+    # The entries of the map as they stand in the message: see custom_of and encode_custom.
+    custom: bytes = b""
+    scheduled_at: Timestamp | None = None
+    queue: str = ""
+
+
+# ---- Enqueue ----
+
+
+@dataclass(slots=True)
+class EnqueueRequest:
+    """A job to be stored."""
+
+    queue: str = ""
+    job_type: str = ""
+    payload: Payload | None = None
+    idempotency_key: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    trace_context: TraceContext | None = None
+    custom: dict[str, PrimitiveValue] = field(default_factory=dict)
+    scheduled_at: Timestamp | None = None
+
+
+@dataclass(slots=True)
+class EnqueueResponse:
+    """The stored job's id, or that of the job that had the same key."""
+
+    job_id: str = ""
+    deduplicated: bool = False
+
+
+@dataclass(slots=True)
+class EnqueueBatchRequest:
+    """Request of EnqueueBatch and EnqueueAtomic."""
+
+    jobs: list[EnqueueRequest] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class EnqueueBatchResponse:
+    """One result per job."""
+
+    results: list[JobResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class JobResult:
+    """Stored or rejected."""
+
+    success: EnqueueResponse | None = None
+    rejection: JobRejection | None = None
+
+
+@dataclass(slots=True)
+class EnqueueAtomicResponse:
+    """All stored or none."""
+
+    success: EnqueueAtomicSuccess | None = None
+    rejection: BatchValidationFailure | None = None
+
+
+@dataclass(slots=True)
+class EnqueueAtomicSuccess:
+    """One response per job."""
+
+    responses: list[EnqueueResponse] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BatchValidationFailure:
+    """Every job that was refused."""
+
+    errors: list[JobValidationError] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class JobValidationError:
+    """Position in the request, and why."""
+
+    index: int = 0
+    rejection: JobRejection | None = None
+
+
+@dataclass(slots=True)
+class JobRejection:
+    """One reason is set; none if the reason is newer than this contract."""
+
+    unknown_queue: UnknownQueue | None = None
+    payload_too_large: PayloadTooLarge | None = None
+    encoding_not_allowed: EncodingNotAllowed | None = None
+    job_type_not_allowed: JobTypeNotAllowed | None = None
+    custom_entries_too_many: CustomEntriesTooMany | None = None
+    custom_map_too_large: CustomMapTooLarge | None = None
+    custom_key_too_long: CustomKeyTooLong | None = None
+    queue_name_too_long: QueueNameTooLong | None = None
+    job_type_name_too_long: JobTypeNameTooLong | None = None
+    idempotency_key_too_long: IdempotencyKeyTooLong | None = None
+    scheduled_too_far: ScheduledTooFar | None = None
+    invalid_request: InvalidRequest | None = None
+    queue_full: QueueFull | None = None
+    queue_closing: QueueClosing | None = None
+
+
+@dataclass(slots=True)
+class UnknownQueue:
+    """Strict server, undeclared queue."""
+
+    queue: str = ""
+
+
+@dataclass(slots=True)
+class PayloadTooLarge:
+    """In bytes."""
+
+    limit: int = 0
+    actual: int = 0
+
+
+@dataclass(slots=True)
+class EncodingNotAllowed:
+    """The payload's encoding, and those that are taken."""
+
+    encoding: str = ""
+    allowed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class JobTypeNotAllowed:
+    """The job's type, and those that the queue takes."""
+
+    job_type: str = ""
+    allowed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CustomEntriesTooMany:
+    """Entries of the custom map."""
+
+    limit: int = 0
+    actual: int = 0
+
+
+@dataclass(slots=True)
+class CustomMapTooLarge:
+    """Bytes of the custom map."""
+
+    limit: int = 0
+    actual: int = 0
+
+
+@dataclass(slots=True)
+class CustomKeyTooLong:
+    """Bytes of one custom key."""
+
+    key: str = ""
+    limit: int = 0
+    actual: int = 0
+
+
+@dataclass(slots=True)
+class QueueNameTooLong:
+    """In bytes."""
+
+    limit: int = 0
+    actual: int = 0
+
+
+@dataclass(slots=True)
+class JobTypeNameTooLong:
+    """In bytes."""
+
+    limit: int = 0
+    actual: int = 0
+
+
+@dataclass(slots=True)
+class IdempotencyKeyTooLong:
+    """In bytes."""
+
+    limit: int = 0
+    actual: int = 0
+
+
+@dataclass(slots=True)
+class ScheduledTooFar:
+    """How far ahead is allowed, and the time asked for."""
+
+    horizon: Duration | None = None
+    actual: Timestamp | None = None
+
+
+@dataclass(slots=True)
+class InvalidRequest:
+    """The request breaks a rule of its own."""
+
+    message: str = ""
+
+
+@dataclass(slots=True)
+class QueueFull:
+    """Live jobs the queue may hold."""
+
+    queue: str = ""
+    limit: int = 0
+
+
+@dataclass(slots=True)
+class QueueClosing:
+    """The queue is being deleted."""
+
+    queue: str = ""
+
+
+# ---- Reserve ----
+
+
+@dataclass(slots=True)
+class ReserveRequest:
+    """Which queues, how long to wait, how long to lease."""
+
+    queues: list[str] = field(default_factory=list)
+    wait_timeout: Duration | None = None
+    lease_duration: Duration | None = None
+    worker_id: str | None = None
+    max_jobs: int | None = None
+
+
+@dataclass(slots=True)
+class ReserveResponse:
+    """The leased jobs, each an undecoded Job: one bad job must not take the others with it."""
+
+    jobs: list[bytes] = field(default_factory=list)
+
+
+# ---- Ack, nack, extend ----
+
+
+@dataclass(slots=True)
+class AckRequest:
+    """The lease whose job is done."""
+
+    job_id: str = ""
+    attempt: int = 0
+    worker_id: str | None = None
+
+
+@dataclass(slots=True)
+class AckResponse:
+    """Echoes the id."""
+
+    job_id: str = ""
+
+
+@dataclass(slots=True)
+class NackRequest:
+    """The lease whose job failed."""
+
+    job_id: str = ""
+    attempt: int = 0
+    reason: str | None = None
+    retry: NackRetry | None = None
+    worker_id: str | None = None
+
+
+@dataclass(slots=True)
+class NackRetry:
+    """What becomes of the job: one of the three is set."""
+
+    default: Empty | None = None
+    delay: Duration | None = None
+    dead_letter: Empty | None = None
+
+
+@dataclass(slots=True)
+class NackResponse:
+    """Whether there will be no further attempt."""
+
+    job_id: str = ""
+    dead_lettered: bool = False
+
+
+@dataclass(slots=True)
+class ExtendRequest:
+    """The lease, and its new length from now."""
+
+    job_id: str = ""
+    attempt: int = 0
+    lease_duration: Duration | None = None
+    worker_id: str | None = None
+
+
+@dataclass(slots=True)
+class ExtendResponse:
+    """The new end of the lease."""
+
+    job_id: str = ""
+    lease_expires_at: Timestamp | None = None
+
+
+# ---- Dead letters ----
+
+
+@dataclass(slots=True)
+class DeadLetterRecord:
+    """A job that will not be delivered again."""
+
+    job: Job | None = None
+    cause: int = 0
+    failed_at: Timestamp | None = None
+    final_attempt: int = 0
+    last_reason: str | None = None
+
+
+@dataclass(slots=True)
+class DrainDeadLettersRequest:
+    """From which queue, how many."""
+
+    queue: str | None = None
+    max: int | None = None
+
+
+@dataclass(slots=True)
+class DrainDeadLettersResponse:
+    """The drained records, each an undecoded DeadLetterRecord: the server has deleted them."""
+
+    records: list[bytes] = field(default_factory=list)
+
+
+# ---- Server info ----
+
+
+@dataclass(slots=True)
+class GetServerInfoRequest:
+    """Has no fields."""
+
+
+@dataclass(slots=True)
+class GetServerInfoResponse:
+    """Limits, version and clock."""
+
+    server_version: str = ""
+    supported_protocol_versions: list[str] = field(default_factory=list)
+    server_time: Timestamp | None = None
+    restricts_encodings: bool = False
+    allowed_encodings: list[str] = field(default_factory=list)
+    max_payload_bytes: int = 0
+    max_custom_entries: int = 0
+    max_custom_total_bytes: int = 0
+    max_custom_key_bytes: int = 0
+    max_queue_name_bytes: int = 0
+    max_job_type_bytes: int = 0
+    max_idempotency_key_bytes: int = 0
+    max_schedule_horizon: Duration | None = None
+    max_enqueue_batch: int = 0
+    max_reserve_batch: int = 0
+    max_reserve_queues: int = 0
+    max_wait_timeout: Duration | None = None
+    max_lease_duration: Duration | None = None
+    strict_queues: bool = False
+    dead_letter_retention_enabled: bool = False
