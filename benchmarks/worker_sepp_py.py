@@ -1,0 +1,43 @@
+"""Run the official asyncio worker over a queue of jobs; print one JSON line of costs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+from sepp import JobCtx, Payload, SeppClient, Worker
+
+from ._measure import waited_ms
+from ._worker_arguments import Costs, arguments
+
+
+async def bench() -> None:
+    args = arguments(__doc__ or "")
+    async with await SeppClient.connect(args.address) as client:
+        worker = Worker(
+            client,
+            [args.queue],
+            timedelta(seconds=args.lease),
+            max_in_flight=args.in_flight,
+            auto_extend=args.auto_extend,
+        )
+        shutdown = worker.shutdown_handle()
+
+        @worker.handler("bench")
+        async def handle(payload: Payload | None, ctx: JobCtx) -> None:
+            assert payload is not None
+            costs.waited.append(waited_ms(payload.data))
+            if len(costs.waited) == args.jobs:
+                shutdown.shutdown()
+            if args.sleep:
+                await asyncio.sleep(args.sleep)
+
+        costs = Costs(time.perf_counter())
+        async with asyncio.timeout(args.timeout):
+            await worker.run()
+        costs.finish("sepp-py", args, time.perf_counter())
+
+
+if __name__ == "__main__":
+    asyncio.run(bench())
