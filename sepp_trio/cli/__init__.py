@@ -1,1 +1,3 @@
-"""To be filled."""
+"""The `sepp-trio` command."""
+
+from ._main import main as main
