@@ -49,7 +49,7 @@ def test_a_limit_takes_the_first_rows(tmp_path: Path) -> None:
 
 def test_a_limit_beyond_the_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "n\n1\n")
-    with pytest.raises(DemoError, match="--rows 2: a.csv has 1 rows"):
+    with pytest.raises(DemoError, match=r"--rows 2: a\.csv has 1 rows"):
         Source.read(path, 2)
 
 

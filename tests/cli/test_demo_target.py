@@ -39,7 +39,8 @@ def change(path: Path, statement: str) -> Proof:
 
 
 def test_a_whole_import_is_proven(path: Path, target: Target) -> None:
-    assert all([put(target, chunk) for chunk in CHUNKS])
+    for chunk in CHUNKS:
+        assert put(target, chunk)
     proof = prove(path, SOURCE, CHUNKS)
     assert proof.holds
     assert (proof.rows, proof.distinct_rows) == (10, 10)
@@ -88,5 +89,5 @@ def test_the_proof_fails_on_any_difference(path: Path, target: Target, damage: s
 
 def test_a_file_that_cannot_be_read_back_is_one_line(path: Path) -> None:
     path.write_text("no database, but long enough to be looked at")
-    with pytest.raises(DemoError, match="cannot read .* back"):
+    with pytest.raises(DemoError, match=r"cannot read .* back"):
         prove(path, SOURCE, CHUNKS)

@@ -1,0 +1,78 @@
+"""Every check of the project; `nox -l` lists them, `.ci/run` runs them all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.sessions = ["lint", "tests"]
+nox.options.error_on_missing_interpreters = False
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+FLOOR = PYTHONS[0]
+
+
+def run(session: nox.Session, minutes: float, *command: str, **env: str) -> None:
+    """Run a command of the session's environment, for so many minutes at most."""
+    limit = ("timeout", "--kill-after=10", f"{minutes * 60:.0f}")
+    prefix = limit if shutil.which("timeout") else ()
+    session.run(*prefix, *command, env=env, external=bool(prefix))
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """The whole suite; arguments after `--` go to pytest."""
+    session.install("-e", ".[demo]", "--group", "test")
+    run(session, 10, "python", "-m", "pytest", *session.posargs)
+
+
+@nox.session(python=FLOOR)
+def lint(session: nox.Session) -> None:
+    """Style, types, and who may import whom."""
+    session.install("-e", ".[demo]", "--group", "test", "--group", "lint", "nox")
+    run(session, 2, "ruff", "check")
+    run(session, 2, "ruff", "format", "--check")
+    run(session, 5, "mypy")
+    run(session, 2, "lint-imports")
+
+
+@nox.session(python=FLOOR)
+def coverage(session: nox.Session) -> None:
+    """The suite once more, counting branches in all processes; fails below the limit."""
+    session.install("-e", ".[demo]", "--group", "test")
+    run(session, 1, "coverage", "erase")
+    run(session, 15, "coverage", "run", "-m", "pytest", *session.posargs)
+    run(session, 1, "coverage", "combine", "--quiet")
+    run(session, 1, "coverage", "report")
+
+
+@nox.session(python=FLOOR)
+def proto(session: nox.Session) -> None:
+    """The generated code is what the contract generates; `-- --write` regenerates it."""
+    session.install("-e", ".", "--group", "proto")
+    arguments = [] if "--write" in session.posargs else ["--check"]
+    run(session, 3, "python", "protos/regenerate.py", *arguments)
+
+
+@nox.session(python=FLOOR)
+def conformance(session: nox.Session) -> None:
+    """One set of expectations against the embedded server and the real one.
+
+    The real server is `SEPP_BIN`, or `sepp` on PATH, or what `.ci/run` built.
+    """
+    session.install("-e", ".[demo]", "--group", "test")
+    found = os.environ.get("SEPP_BIN") or shutil.which("sepp") or built_server()
+    if found is None:
+        session.warn("no real server: the suite runs on the embedded one only")
+    env = {"SEPP_BIN": found} if found else {}
+    run(session, 10, "python", "-m", "pytest", "tests/conformance", *session.posargs, **env)
+
+
+def built_server() -> str | None:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    binary = cache / "sepp-trio" / "real" / "bin" / "sepp"
+    return str(binary) if binary.exists() else None
