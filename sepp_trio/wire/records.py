@@ -18,8 +18,10 @@ The codec compiler compares each record with the message's field table when it i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from ._record import Record, record
 
 # (seconds, nanos). A canonical Timestamp has 0 <= nanos < 10**9, a canonical Duration has both
 # parts of one sign; peers need not send canonical values.
@@ -31,8 +33,8 @@ Empty: TypeAlias = tuple[()]
 # ---- Parts of a job ----
 
 
-@dataclass(slots=True)
-class PrimitiveValue:
+@record
+class PrimitiveValue(Record):
     """A value of a custom map: one of the four is set."""
 
     string_value: str | None = None
@@ -41,24 +43,24 @@ class PrimitiveValue:
     bool_value: bool | None = None
 
 
-@dataclass(slots=True)
-class TraceContext:
+@record
+class TraceContext(Record):
     """W3C trace context."""
 
     traceparent: str = ""
     tracestate: str | None = None
 
 
-@dataclass(slots=True)
-class Payload:
+@record
+class Payload(Record):
     """A job's data and the label that says how to read it."""
 
     data: bytes = b""
     encoding: str = ""
 
 
-@dataclass(slots=True)
-class Job:
+@record
+class Job(Record):
     """A job under a lease, or in a dead-letter record."""
 
     id: str = ""
@@ -80,8 +82,8 @@ class Job:
 # ---- Enqueue ----
 
 
-@dataclass(slots=True)
-class EnqueueRequest:
+@record
+class EnqueueRequest(Record):
     """A job to be stored."""
 
     queue: str = ""
@@ -95,68 +97,68 @@ class EnqueueRequest:
     scheduled_at: Timestamp | None = None
 
 
-@dataclass(slots=True)
-class EnqueueResponse:
+@record
+class EnqueueResponse(Record):
     """The stored job's id, or that of the job that had the same key."""
 
     job_id: str = ""
     deduplicated: bool = False
 
 
-@dataclass(slots=True)
-class EnqueueBatchRequest:
+@record
+class EnqueueBatchRequest(Record):
     """Request of EnqueueBatch and EnqueueAtomic."""
 
     jobs: list[EnqueueRequest] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class EnqueueBatchResponse:
+@record
+class EnqueueBatchResponse(Record):
     """One result per job."""
 
     results: list[JobResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class JobResult:
+@record
+class JobResult(Record):
     """Stored or rejected."""
 
     success: EnqueueResponse | None = None
     rejection: JobRejection | None = None
 
 
-@dataclass(slots=True)
-class EnqueueAtomicResponse:
+@record
+class EnqueueAtomicResponse(Record):
     """All stored or none."""
 
     success: EnqueueAtomicSuccess | None = None
     rejection: BatchValidationFailure | None = None
 
 
-@dataclass(slots=True)
-class EnqueueAtomicSuccess:
+@record
+class EnqueueAtomicSuccess(Record):
     """One response per job."""
 
     responses: list[EnqueueResponse] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class BatchValidationFailure:
+@record
+class BatchValidationFailure(Record):
     """Every job that was refused."""
 
     errors: list[JobValidationError] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class JobValidationError:
+@record
+class JobValidationError(Record):
     """Position in the request, and why."""
 
     index: int = 0
     rejection: JobRejection | None = None
 
 
-@dataclass(slots=True)
-class JobRejection:
+@record
+class JobRejection(Record):
     """One reason is set; none if the reason is newer than this contract."""
 
     unknown_queue: UnknownQueue | None = None
@@ -175,55 +177,55 @@ class JobRejection:
     queue_closing: QueueClosing | None = None
 
 
-@dataclass(slots=True)
-class UnknownQueue:
+@record
+class UnknownQueue(Record):
     """Strict server, undeclared queue."""
 
     queue: str = ""
 
 
-@dataclass(slots=True)
-class PayloadTooLarge:
+@record
+class PayloadTooLarge(Record):
     """In bytes."""
 
     limit: int = 0
     actual: int = 0
 
 
-@dataclass(slots=True)
-class EncodingNotAllowed:
+@record
+class EncodingNotAllowed(Record):
     """The payload's encoding, and those that are taken."""
 
     encoding: str = ""
     allowed: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class JobTypeNotAllowed:
+@record
+class JobTypeNotAllowed(Record):
     """The job's type, and those that the queue takes."""
 
     job_type: str = ""
     allowed: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class CustomEntriesTooMany:
+@record
+class CustomEntriesTooMany(Record):
     """Entries of the custom map."""
 
     limit: int = 0
     actual: int = 0
 
 
-@dataclass(slots=True)
-class CustomMapTooLarge:
+@record
+class CustomMapTooLarge(Record):
     """Bytes of the custom map."""
 
     limit: int = 0
     actual: int = 0
 
 
-@dataclass(slots=True)
-class CustomKeyTooLong:
+@record
+class CustomKeyTooLong(Record):
     """Bytes of one custom key."""
 
     key: str = ""
@@ -231,55 +233,55 @@ class CustomKeyTooLong:
     actual: int = 0
 
 
-@dataclass(slots=True)
-class QueueNameTooLong:
+@record
+class QueueNameTooLong(Record):
     """In bytes."""
 
     limit: int = 0
     actual: int = 0
 
 
-@dataclass(slots=True)
-class JobTypeNameTooLong:
+@record
+class JobTypeNameTooLong(Record):
     """In bytes."""
 
     limit: int = 0
     actual: int = 0
 
 
-@dataclass(slots=True)
-class IdempotencyKeyTooLong:
+@record
+class IdempotencyKeyTooLong(Record):
     """In bytes."""
 
     limit: int = 0
     actual: int = 0
 
 
-@dataclass(slots=True)
-class ScheduledTooFar:
+@record
+class ScheduledTooFar(Record):
     """How far ahead is allowed, and the time asked for."""
 
     horizon: Duration | None = None
     actual: Timestamp | None = None
 
 
-@dataclass(slots=True)
-class InvalidRequest:
+@record
+class InvalidRequest(Record):
     """The request breaks a rule of its own."""
 
     message: str = ""
 
 
-@dataclass(slots=True)
-class QueueFull:
+@record
+class QueueFull(Record):
     """Live jobs the queue may hold."""
 
     queue: str = ""
     limit: int = 0
 
 
-@dataclass(slots=True)
-class QueueClosing:
+@record
+class QueueClosing(Record):
     """The queue is being deleted."""
 
     queue: str = ""
@@ -288,8 +290,8 @@ class QueueClosing:
 # ---- Reserve ----
 
 
-@dataclass(slots=True)
-class ReserveRequest:
+@record
+class ReserveRequest(Record):
     """Which queues, how long to wait, how long to lease."""
 
     queues: list[str] = field(default_factory=list)
@@ -299,8 +301,8 @@ class ReserveRequest:
     max_jobs: int | None = None
 
 
-@dataclass(slots=True)
-class ReserveResponse:
+@record
+class ReserveResponse(Record):
     """The leased jobs, each an undecoded Job: one bad job must not take the others with it."""
 
     jobs: list[bytes] = field(default_factory=list)
@@ -309,8 +311,8 @@ class ReserveResponse:
 # ---- Ack, nack, extend ----
 
 
-@dataclass(slots=True)
-class AckRequest:
+@record
+class AckRequest(Record):
     """The lease whose job is done."""
 
     job_id: str = ""
@@ -318,15 +320,15 @@ class AckRequest:
     worker_id: str | None = None
 
 
-@dataclass(slots=True)
-class AckResponse:
+@record
+class AckResponse(Record):
     """Echoes the id."""
 
     job_id: str = ""
 
 
-@dataclass(slots=True)
-class NackRequest:
+@record
+class NackRequest(Record):
     """The lease whose job failed."""
 
     job_id: str = ""
@@ -336,8 +338,8 @@ class NackRequest:
     worker_id: str | None = None
 
 
-@dataclass(slots=True)
-class NackRetry:
+@record
+class NackRetry(Record):
     """What becomes of the job: one of the three is set."""
 
     default: Empty | None = None
@@ -345,16 +347,16 @@ class NackRetry:
     dead_letter: Empty | None = None
 
 
-@dataclass(slots=True)
-class NackResponse:
+@record
+class NackResponse(Record):
     """Whether there will be no further attempt."""
 
     job_id: str = ""
     dead_lettered: bool = False
 
 
-@dataclass(slots=True)
-class ExtendRequest:
+@record
+class ExtendRequest(Record):
     """The lease, and its new length from now."""
 
     job_id: str = ""
@@ -363,8 +365,8 @@ class ExtendRequest:
     worker_id: str | None = None
 
 
-@dataclass(slots=True)
-class ExtendResponse:
+@record
+class ExtendResponse(Record):
     """The new end of the lease."""
 
     job_id: str = ""
@@ -374,8 +376,8 @@ class ExtendResponse:
 # ---- Dead letters ----
 
 
-@dataclass(slots=True)
-class DeadLetterRecord:
+@record
+class DeadLetterRecord(Record):
     """A job that will not be delivered again."""
 
     job: Job | None = None
@@ -385,16 +387,16 @@ class DeadLetterRecord:
     last_reason: str | None = None
 
 
-@dataclass(slots=True)
-class DrainDeadLettersRequest:
+@record
+class DrainDeadLettersRequest(Record):
     """From which queue, how many."""
 
     queue: str | None = None
     max: int | None = None
 
 
-@dataclass(slots=True)
-class DrainDeadLettersResponse:
+@record
+class DrainDeadLettersResponse(Record):
     """The drained records, each an undecoded DeadLetterRecord: the server has deleted them."""
 
     records: list[bytes] = field(default_factory=list)
@@ -403,13 +405,13 @@ class DrainDeadLettersResponse:
 # ---- Server info ----
 
 
-@dataclass(slots=True)
-class GetServerInfoRequest:
+@record
+class GetServerInfoRequest(Record):
     """Has no fields."""
 
 
-@dataclass(slots=True)
-class GetServerInfoResponse:
+@record
+class GetServerInfoResponse(Record):
     """Limits, version and clock."""
 
     server_version: str = ""

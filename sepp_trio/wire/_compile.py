@@ -1,0 +1,271 @@
+"""The codec compiler: writes, for one message, the Python source of its encoder and decoder.
+
+Both are straight code for exactly the fields of that message, in the order of their numbers, as
+attrs and dataclasses write the methods of a class: a general parser that looks every field up in
+a table costs ten times as much. :mod:`sepp_trio.wire._codec` runs the source.
+
+Meaning is google.protobuf's, which the tests compare with: the last value of a field wins, the
+parts of a message that comes twice are merged, setting one member of a oneof unsets the others,
+a known field with another wire type is an unknown field, numbers are cut to their width. Refused
+although google.protobuf takes it:
+
+* groups nested deeper than `_primitives.MAX_GROUPS`;
+* an entry of a map with anything but its key and value in it (google.protobuf drops the entry).
+
+The content of raw fields is not looked at, only its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ._primitives import BYTES, FIXED64, VARINT, varint
+from ._tables import FieldTable, MessageTable
+
+# Types whose encoder is a function of _primitives; what decoding does to a long varint.
+INTEGERS = {
+    "uint32": "unsigned32",
+    "uint64": "unsigned64",
+    "int32": "signed32",
+    "int64": "signed64",
+    "enum": "signed32",
+}
+NARROW = {
+    "uint32": ["v &= 0xFFFFFFFF"],
+    "uint64": [],
+    "int32": ["v = (v & 0xFFFFFFFF ^ 0x80000000) - 0x80000000"],
+    "int64": ["v = (v ^ 0x8000000000000000) - 0x8000000000000000"],
+    "enum": ["v = (v & 0xFFFFFFFF ^ 0x80000000) - 0x80000000"],
+    "bool": [],
+}
+DEFAULTS = {"string": "''", "bytes": "b''", "bool": "False"}
+
+
+def codec_source(table: MessageTable) -> str:
+    """The source of ``encode_NAME(record)``, ``read_NAME(data)`` and, for messages inside
+    others, ``decode_NAME(data, pos, end, into)``.
+
+    The latter reads the message between two offsets of `data` and merges it into the record
+    `into` (None: a new one), which it may use up. Names of a field become local variables with
+    an underscore behind them, so that they meet no other name.
+    """
+    return "\n".join([*_encoder(table), *_decoder(table)])
+
+
+def tag_of(field: FieldTable) -> int:
+    """Number and wire type of a field, as on the wire."""
+    if field.type == "double":
+        wire_type = FIXED64
+    elif field.type in NARROW:
+        wire_type = VARINT
+    else:
+        wire_type = BYTES
+    return field.number << 3 | wire_type
+
+
+def _indent(lines: Iterable[str], depth: int = 1) -> Iterator[str]:
+    return ("    " * depth + line for line in lines)
+
+
+# ---- Encoders ----
+
+
+def _encoder(table: MessageTable) -> Iterator[str]:
+    yield f"def encode_{table.name}(record):"
+    yield "    w = []"
+    yield "    try:"
+    yield "        field = ''"
+    if table.record is None:
+        yield f"        ({''.join(f'{field.name}_, ' for field in table.fields)}) = record"
+    for field in table.fields:
+        value = f"{field.name}_" if table.record is None else f"record.{field.name}"
+        yield f"        field = {field.name!r}"
+        yield f"        v = {value}"
+        yield from _indent(_encode_field(field), 2)
+    yield "    except EncodeError:"
+    yield "        raise"
+    yield "    except Exception as error:"
+    yield f"        raise encode_error({table.name!r}, field, error) from None"
+    yield "    return b''.join(w)"
+    yield ""
+
+
+def _encode_field(field: FieldTable) -> Iterator[str]:
+    tag = varint(tag_of(field))
+    if field.type == "map" and field.raw:
+        yield "if v: w.append(v)"
+        return
+    if field.type == "map":
+        yield "for v in v.items():"
+    elif field.repeated:
+        yield "for v in v:"
+    elif field.optional:
+        yield "if v is not None:"
+    else:
+        yield "if v:"
+    yield from _indent(_encode_value(field, tag))
+
+
+def _encode_value(field: FieldTable, tag: bytes) -> Iterator[str]:
+    if field.type == "bool":
+        yield f"w.append({tag + varint(1)!r} if v else {tag + varint(0)!r})"
+    elif field.type == "double":
+        yield f"w += {tag!r}, pack_double(v)"
+    elif field.type in INTEGERS:
+        yield f"w += {tag!r}, SMALL[v] if 0 <= v < 128 else {INTEGERS[field.type]}(v)"
+    else:
+        if field.type == "string":
+            yield "v = v.encode()"
+        elif field.message is not None and not field.raw:
+            yield f"v = encode_{field.message}(v)"
+        yield "n = len(v)"
+        yield f"w += {tag!r}, SMALL[n] if n < 128 else varint(n), v"
+
+
+# ---- Decoders ----
+
+# One turn of a decoder's loop takes the fields in order, so that each is compared once in a
+# message that is written in order. `tag` is its first byte until it turns out, at the end of the
+# turn, that no field has it: one of several bytes is then read in full and gets 128 more than its
+# value, which no first byte can be.
+
+
+def _decoder(table: MessageTable) -> Iterator[str]:
+    known = {_compared_tag(field): field.name for field in table.fields}
+    yield f"known_{table.name} = {known!r}"
+    yield f"def decode_{table.name}(data, pos, end, into):"
+    yield from _indent(_initial_values(table))
+    yield "    tag = 0"
+    yield "    try:"
+    yield "        if pos < end:"
+    yield "            tag = data[pos]"
+    yield "            pos += 1"
+    yield "            while True:"
+    for field in table.fields:
+        yield from _indent(_decode_field(table, field), 4)
+    yield f"                if tag in known_{table.name}: continue"
+    yield "                if tag > 127:"
+    yield "                    tag, pos = read_short(data, pos - 1)"
+    yield "                    if tag > 127: tag += 128"
+    yield f"                    if tag in known_{table.name}: continue"
+    yield "                    if tag > 127: tag -= 128"
+    if table.closed:
+        yield "                raise ValueError('a field that does not belong here')"
+    else:
+        yield "                pos = skip(data, pos, tag)"
+        yield from _indent(_next_tag("break"), 4)
+    yield "        if pos != end: raise ValueError(TRUNCATED)"
+    yield "    except DecodeError:"
+    yield "        raise"
+    yield "    except (IndexError, ValueError) as error:"
+    yield f"        field = known_{table.name}.get(tag)"
+    yield f"        raise decode_error({table.name!r}, field, error) from None"
+    values = "".join(f"{_final_value(field)}, " for field in table.fields)
+    yield f"    return {'' if table.record is None else table.name}({values})"
+    yield f"def read_{table.name}(data):"
+    # Slices of anything but bytes would end up in the record.
+    yield "    if data.__class__ is not bytes: data = bytes(data)"
+    yield f"    return decode_{table.name}(data, 0, len(data), None)"
+    yield ""
+
+
+def _compared_tag(field: FieldTable) -> int:
+    tag = tag_of(field)
+    return tag if tag < 128 else tag + 128
+
+
+def _next_tag(at_end: str) -> Iterator[str]:
+    yield f"if pos >= end: {at_end}"
+    yield "tag = data[pos]"
+    yield "pos += 1"
+
+
+def _initial_values(table: MessageTable) -> Iterator[str]:
+    if not table.fields:
+        return
+    yield "if into is None:"
+    for field in table.fields:
+        yield f"    {field.name}_ = {_default(field)}"
+    yield "else:"
+    if table.record is None:
+        yield f"    ({''.join(f'{field.name}_, ' for field in table.fields)}) = into"
+    for field in table.fields:
+        value = f"into.{field.name}"
+        if field.raw and not field.repeated:
+            yield f"    {field.name}_ = [] if {value} is None else [{value}]"
+        elif table.record is not None:
+            yield f"    {field.name}_ = {value}"
+
+
+def _default(field: FieldTable) -> str:
+    if field.repeated or field.raw:
+        return "[]"
+    if field.optional:
+        return "None"
+    return "{}" if field.type == "map" else DEFAULTS.get(field.type, "0")
+
+
+def _final_value(field: FieldTable) -> str:
+    name = f"{field.name}_"
+    if not field.raw or field.repeated:
+        return name
+    return f"b''.join({name}) if {name} else {'None' if field.optional else repr(b'')}"
+
+
+def _decode_field(table: MessageTable, field: FieldTable) -> Iterator[str]:
+    several = field.repeated or field.type == "map"
+    yield f"{'while' if several else 'if'} tag == {_compared_tag(field)}:"
+    yield from _indent(_decode_value(field))
+    if field.oneof is not None:
+        others = [
+            other.name for other in table.fields if other.oneof == field.oneof and other != field
+        ]
+        yield f"    {''.join(f'{name}_ = ' for name in others)}None"
+    if several:
+        yield from _indent(_next_tag("tag = -1; break"))
+        yield "if tag < 0: break"
+    else:
+        yield from _indent(_next_tag("break"))
+
+
+def _decode_value(field: FieldTable) -> Iterator[str]:
+    name = f"{field.name}_"
+    if field.type == "double":
+        yield "pos += 8"
+        yield "if pos > end: raise ValueError(TRUNCATED)"
+        yield f"{name} = unpack_double(data, pos - 8)[0]"
+    elif field.type in NARROW:
+        yield "v = data[pos]"
+        yield "pos += 1"
+        yield "if v > 127:"
+        yield "    v, pos = read_varint(data, pos - 1)"
+        yield from _indent(NARROW[field.type])
+        yield f"{name} = {'v != 0' if field.type == 'bool' else 'v'}"
+    else:
+        yield "begin = pos"
+        yield "n = data[pos]"
+        yield "pos += 1"
+        yield "if n > 127:"
+        yield "    n, pos = read_short(data, begin)"
+        yield "start = pos"
+        yield "pos += n"
+        yield "if pos > end: raise ValueError(TRUNCATED)"
+        yield from _decode_content(field, name)
+
+
+def _decode_content(field: FieldTable, name: str) -> Iterator[str]:
+    if field.type == "map" and field.raw:
+        yield f"{name} += {varint(tag_of(field))!r}, data[begin:pos]"
+    elif field.type == "map":
+        yield f"k, v = decode_{field.message}(data, start, pos, None)"
+        yield f"{name}[k or ''] = v or {field.map_value}()"
+    elif field.type == "message" and not field.raw and not field.repeated:
+        yield f"{name} = decode_{field.message}(data, start, pos, {name})"
+    else:
+        content = "data[start:pos]"
+        if field.type == "string":
+            content += ".decode()"
+        elif field.type == "message" and not field.raw:
+            content = f"decode_{field.message}(data, start, pos, None)"
+        keep = field.repeated or field.raw
+        yield f"{name}.append({content})" if keep else f"{name} = {content}"
