@@ -1,0 +1,234 @@
+"""The client's role in HTTP/2: opens streams, takes answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._blocks import Answer
+from ._frames import (
+    DEFAULT_WINDOW,
+    ENABLE_PUSH,
+    END_STREAM,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    MAX_STREAM_ID,
+    PREFACE,
+    Code,
+    ConnectionFault,
+    StreamFault,
+    code_name,
+    settings,
+    window_update,
+)
+from ._headers import MAX_HEADER_LIST, BlockDecoder
+from ._http2 import Connection, Goaway, Http2Config
+from ._sending import Queue, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class ClientStream(Stream):
+    """A call that the client makes: subclass it and put it into a waiting queue.
+
+    Exactly one of :meth:`answered`, :meth:`broken` and :meth:`oversized` is
+    called once the stream has begun, unless it is abandoned or the connection
+    is lost before.
+    """
+
+    __slots__ = ("head", "trailers")
+
+    head: Answer | None
+    trailers: Answer | None
+
+    def header_block(self) -> bytes | None:
+        """The request's header block, asked for as it is about to leave.
+
+        None: it is too late for this call, drop it.
+        """
+        raise NotImplementedError
+
+    def answered(self) -> None:
+        """The answer is complete: ``head``, ``body`` and ``trailers``.
+
+        An answer of a single block is in both ``head`` and ``trailers``.
+        """
+        raise NotImplementedError
+
+    def broken(self, code: int, reason: str, *, unprocessed: bool) -> None:
+        """The stream ended without an answer, with this HTTP/2 error code.
+
+        ``unprocessed``: the peer is known not to have taken the call up.
+        """
+        raise NotImplementedError
+
+    def oversized(self, size: int) -> None:
+        """The answer's message is larger than the receive limit; it was refused."""
+        raise NotImplementedError
+
+
+class ClientConnection(Connection):
+    """One connection of a client.
+
+    ``waiting`` are the urgent and the normal calls that have not begun, first
+    in first out.  The caller owns these queues and may give them to the next
+    connection; this one takes a call out when it is about to leave, as long
+    as :attr:`accepting` holds and the peer allows another stream.
+    """
+
+    streams: dict[int, ClientStream]  # type: ignore[assignment]
+
+    def __init__(self, config: Http2Config, waiting: tuple[Queue, Queue]) -> None:
+        super().__init__(config, waiting)
+        self.accepting = True
+        self._next_id = 1
+        self._decoder = BlockDecoder(Answer)
+        self._control += PREFACE + settings(
+            {
+                HEADER_TABLE_SIZE: 0,
+                ENABLE_PUSH: 0,
+                INITIAL_WINDOW_SIZE: config.stream_window,
+                MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST,
+            }
+        )
+        self._control += window_update(0, config.connection_window - DEFAULT_WINDOW)
+
+    def abandon(self, stream: ClientStream, code: Code = Code.CANCEL) -> None:
+        """Undo a call of this connection that has begun: it is reset.
+
+        Does nothing if the stream has ended.
+        """
+        if self.streams.get(stream.id) is stream:
+            self._forget(stream)
+            if not self.closed:
+                self._reset(stream.id, code)
+
+    def lost(self) -> list[ClientStream]:
+        """The connection is gone: gives the calls that were left open, oldest first."""
+        self.closed = True
+        self.accepting = False
+        left = list(self.streams.values())
+        self.streams.clear()
+        return left
+
+    def fail(self, fault: ConnectionFault) -> None:
+        self.accepting = False
+        super().fail(fault)
+
+    def _may_begin(self) -> bool:
+        return self.accepting and len(self.streams) < self.peer_max_streams
+
+    def _begin(self, stream: Stream, out: bytearray) -> None:
+        assert isinstance(stream, ClientStream)
+        block = stream.header_block()
+        if block is None:
+            return
+        number = self._next_id
+        self._next_id = number + 2
+        if self._next_id > MAX_STREAM_ID:
+            self.accepting = False
+        stream.begin(number, self._peer_window, self.config.stream_window)
+        stream.block = block
+        stream.head = stream.trailers = None
+        self.streams[number] = stream
+        if self._emit(stream, out):
+            self._enqueue(stream)
+
+    def _all_taken(self, stream: Stream, out: bytearray) -> None:
+        stream.local_ended = True
+
+    def _on_block(self, number: int, flags: int, block: bytes) -> None:
+        answer = self._decoder.decode(block)
+        stream = self.streams.get(number)
+        if stream is None:
+            self._on_closed_stream(number, HEADERS)
+            return
+        if answer.fault is not None:
+            raise StreamFault(Code.PROTOCOL_ERROR, answer.fault)
+        ended = flags & END_STREAM
+        if stream.head is None:
+            if answer.status is None:
+                raise StreamFault(Code.PROTOCOL_ERROR, "an answer without :status")
+            if answer.status < 200:
+                if ended:
+                    raise StreamFault(Code.PROTOCOL_ERROR, "the answer ended with a 1xx")
+                return
+            stream.head = answer
+            # Whatever is no gRPC may have a body without end: we do not wait.
+            if not ended and answer.is_grpc:
+                return
+        elif not ended:
+            raise StreamFault(Code.PROTOCOL_ERROR, "trailers that do not end the stream")
+        elif answer.status is not None:
+            raise StreamFault(Code.PROTOCOL_ERROR, "a :status in trailers")
+        if ended:
+            stream.trailers = answer
+        self._end(stream, bool(ended))
+
+    def _on_body(self, stream: Stream, payload: bytes, ended: bool) -> None:
+        assert isinstance(stream, ClientStream)
+        if stream.head is None:
+            raise StreamFault(Code.PROTOCOL_ERROR, "data before headers")
+        body = stream.body
+        if not body:
+            stream.body = body = payload
+        elif stream.expected < 0 or len(body) <= stream.expected:
+            # What follows the message is an error already: keep no more of it.
+            if type(body) is bytes:
+                stream.body = body = bytearray(body)
+            body += payload
+        if stream.expected < 0 and len(body) >= 5:
+            size = int.from_bytes(body[1:5], "big")
+            stream.expected = size + 5
+            if size > self.config.max_message:
+                self._forget(stream)
+                self._reset(stream.id, Code.CANCEL)
+                stream.oversized(size)
+                return
+        if ended:
+            self._end(stream, True)
+
+    def _end(self, stream: ClientStream, ended: bool) -> None:
+        stream.remote_ended = ended
+        self._forget(stream)
+        if not (ended and stream.local_ended):
+            # Answered before the request was over: nobody wants the rest.
+            self._reset(stream.id, Code.CANCEL)
+        stream.answered()
+
+    def _on_reset(self, stream: Stream, code: int) -> None:
+        assert isinstance(stream, ClientStream)
+        self._forget(stream)
+        stream.broken(
+            code,
+            f"the server reset the call: {code_name(code)}",
+            unprocessed=code == Code.REFUSED_STREAM,
+        )
+
+    def _on_stream_fault(self, number: int, fault: StreamFault) -> None:
+        self._reset(number, fault.code)
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._forget(stream)
+            reason = f"the server broke the protocol: {fault.reason}"
+            stream.broken(fault.code, reason, unprocessed=False)
+
+    def _on_goaway(self, said: Goaway) -> None:
+        self.accepting = False
+        above: Iterable[ClientStream] = [
+            stream for number, stream in self.streams.items() if number > said.last_stream
+        ]
+        for stream in above:
+            self._forget(stream)
+        for stream in above:
+            stream.broken(Code.REFUSED_STREAM, "the server is going away", unprocessed=True)
+
+    def _on_settings_acknowledged(self) -> None:
+        self._decoder.table_size_acknowledged(0)
+
+    def _on_closed_stream(self, number: int, kind: int) -> None:
+        # Frames that were under way when we reset the stream are no fault.
+        if number == 0 or number % 2 == 0 or number >= self._next_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame on a stream that never was")

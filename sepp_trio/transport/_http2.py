@@ -1,0 +1,365 @@
+"""HTTP/2 without I/O, as far as unary gRPC needs it: what both roles share.
+
+A driver feeds the bytes it received with :meth:`Connection.feed` and writes
+what :meth:`Connection.data_to_send` gives.  Calls are told what happened
+through methods of their streams, synchronously, within ``feed``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    DEFAULT_WINDOW,
+    ENABLE_PUSH,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_SIZE,
+    GOAWAY,
+    HEAD,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_WINDOW,
+    PADDED,
+    PING,
+    PRIORITY,
+    PRIORITY_FIELDS,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Code,
+    ConnectionFault,
+    StreamFault,
+    frame,
+    goaway,
+    parse_settings,
+    parse_u32,
+    rst_stream,
+    window_update,
+)
+from ._sending import Queue, Sender, Stream
+
+_MAX_BLOCK = 64 * 1024
+_MAX_CONTINUATIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Config:
+    """What a connection allows its peer.
+
+    Windows are bytes that may be under way to us, for one stream and for the
+    whole connection; ``max_message`` bounds one received gRPC message.
+    ``max_streams`` and ``max_resets`` (calls reset in the read that brought
+    them) are for the server role.
+    """
+
+    stream_window: int = 4 * 1024 * 1024
+    connection_window: int = 16 * 1024 * 1024
+    max_message: int = 16 * 1024 * 1024
+    max_streams: int = 1000
+    max_resets: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Goaway:
+    """What the peer said in GOAWAY."""
+
+    last_stream: int
+    code: int
+    debug: bytes
+
+
+class Connection(Sender):
+    """Frames in, frames out: settings, windows, pings, goodbyes."""
+
+    def __init__(self, config: Http2Config, waiting: tuple[Queue, Queue]) -> None:
+        super().__init__(waiting)
+        self.config = config
+        self.settings_received = False
+        """The peer's first SETTINGS frame is in."""
+        self.goaway: Goaway | None = None
+        """The peer's last GOAWAY: it takes no streams any more."""
+        self.closed = False
+        """A connection fault has ended it: nothing is read or begun any more."""
+        self.last_pong = b""
+        """Payload of the last PING that the peer acknowledged."""
+        self.peer_max_streams = MAX_WINDOW
+        self._peer_window = DEFAULT_WINDOW
+        self._receive_window = config.connection_window
+        self._rest = b""
+        # A header block under way: stream, flags, bytes and CONTINUATIONs so far.
+        self._partial: tuple[int, int, bytes, int] | None = None
+
+    # The driver's face ----------------------------------------------------
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Take bytes from the peer, in any pieces.
+
+        Raises:
+            ConnectionFault: the peer broke the protocol.  GOAWAY is ready to
+                be written; write it, within a bound, and close.
+        """
+        if self.closed:
+            return
+        data = self._rest + data if self._rest else bytes(data)
+        at, end = 0, len(data)
+        unpack = HEAD.unpack_from
+        try:
+            while end - at >= 9:
+                high, low, kind, flags, number = unpack(data, at)
+                start = at + 9
+                stop = start + (high << 8 | low)
+                if stop - start > FRAME_SIZE:
+                    raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a frame of {stop - start} bytes")
+                if stop > end:
+                    break
+                at = stop
+                number &= 0x7FFFFFFF
+                if self._partial is not None or not self.settings_received:
+                    self._check_order(kind, flags, number)
+                try:
+                    if kind == DATA:
+                        self._on_data(number, flags, data[start:stop])
+                    elif kind == HEADERS:
+                        self._on_header_frame(number, flags, data[start:stop])
+                    else:
+                        self._on_other(kind, flags, number, data[start:stop])
+                except StreamFault as fault:
+                    self._on_stream_fault(number, fault)
+        except ConnectionFault as fault:
+            self.fail(fault)
+            raise
+        self._rest = data[at:]
+        self._fed()
+
+    def ping(self, payload: bytes) -> None:
+        """Send a PING of eight bytes; see :attr:`last_pong`."""
+        self._control += frame(PING, 0, 0, payload)
+
+    def fail(self, fault: ConnectionFault) -> None:
+        """End the connection for this fault: GOAWAY is queued, nothing else is sent."""
+        self.closed = True
+        for sending, _ in self._lanes:
+            sending.clear()
+        self._control += goaway(self._last_peer_stream(), fault.code, fault.reason.encode())
+
+    # For the roles ----------------------------------------------------------
+
+    def _last_peer_stream(self) -> int:
+        """The highest stream of the peer that we took up."""
+        return 0
+
+    def _fed(self) -> None:
+        """All frames that were complete have been handled."""
+
+    def _on_block(self, number: int, flags: int, block: bytes) -> None:
+        raise NotImplementedError
+
+    def _on_body(self, stream: Stream, payload: bytes, ended: bool) -> None:
+        raise NotImplementedError
+
+    def _on_reset(self, stream: Stream, code: int) -> None:
+        raise NotImplementedError
+
+    def _on_goaway(self, said: Goaway) -> None:
+        raise NotImplementedError
+
+    def _on_settings_acknowledged(self) -> None:
+        raise NotImplementedError
+
+    def _on_stream_fault(self, number: int, fault: StreamFault) -> None:
+        """Reset a stream for what the peer did on it."""
+        raise NotImplementedError
+
+    def _on_closed_stream(self, number: int, kind: int) -> None:
+        """A frame came for a stream that is not open.
+
+        Raises:
+            ConnectionFault, StreamFault: it may not come.
+        """
+        raise NotImplementedError
+
+    def _forget(self, stream: Stream) -> None:
+        """Take a stream out of the table and the queue."""
+        self.streams.pop(stream.id, None)
+        if not stream.local_ended:
+            self._unqueue(stream)
+
+    # Frames -----------------------------------------------------------------
+
+    def _check_order(self, kind: int, flags: int, number: int) -> None:
+        if self._partial is not None:
+            if kind != CONTINUATION or number != self._partial[0]:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block was interrupted")
+        elif kind != SETTINGS or flags & ACK:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame was not SETTINGS")
+
+    def _on_data(self, number: int, flags: int, payload: bytes) -> None:
+        # Credit for the connection is given back whoever the bytes are for:
+        # those of cancelled calls would shrink the window for good.
+        size = len(payload)
+        left = self._receive_window - size
+        if left < 0:
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
+        full = self.config.connection_window
+        if left < full >> 1:
+            self._control += window_update(0, full - left)
+            left = full
+        self._receive_window = left
+        if flags & PADDED:
+            payload = _unpad(payload)
+        stream = self.streams.get(number)
+        if stream is None or stream.remote_ended:
+            self._on_closed_stream(number, DATA)
+            return
+        left = stream.receive_window - size
+        if left < 0:
+            raise StreamFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
+        ended = bool(flags & END_STREAM)
+        full = self.config.stream_window
+        if left < full >> 1 and not ended:
+            self._control += window_update(number, full - left)
+            left = full
+        stream.receive_window = left
+        self._on_body(stream, payload, ended)
+
+    def _on_header_frame(self, number: int, flags: int, payload: bytes) -> None:
+        if flags & PADDED:
+            payload = _unpad(payload)
+        if flags & PRIORITY_FIELDS:
+            if len(payload) < 5:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS without its fields")
+            depends = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
+            payload = payload[5:]
+            if depends == number:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream that depends on itself")
+        if flags & END_HEADERS:
+            self._on_block(number, flags, payload)
+        else:
+            self._partial = (number, flags, payload, 0)
+
+    def _on_continuation(self, flags: int, payload: bytes) -> None:
+        if self._partial is None:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        number, first_flags, block, count = self._partial
+        block += payload
+        if len(block) > _MAX_BLOCK or count >= _MAX_CONTINUATIONS:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_continuations")
+        if flags & END_HEADERS:
+            self._partial = None
+            self._on_block(number, first_flags, block)
+        else:
+            self._partial = (number, first_flags, block, count + 1)
+
+    def _on_other(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if kind == WINDOW_UPDATE:
+            self._on_window_update(number, parse_u32(payload) & 0x7FFFFFFF)
+        elif kind == RST_STREAM:
+            code = parse_u32(payload)
+            stream = self.streams.get(number)
+            if stream is None:
+                self._on_closed_stream(number, RST_STREAM)
+            else:
+                self._on_reset(stream, code)
+        elif kind == CONTINUATION:
+            self._on_continuation(flags, payload)
+        elif kind == PRIORITY:
+            if number == 0:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY of the connection")
+            if len(payload) != 5:
+                raise StreamFault(Code.FRAME_SIZE_ERROR, "PRIORITY of a wrong length")
+            if int.from_bytes(payload[:4], "big") & 0x7FFFFFFF == number:
+                raise StreamFault(Code.PROTOCOL_ERROR, "a stream that depends on itself")
+        elif kind == PUSH_PROMISE:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE")
+        elif kind in (SETTINGS, PING, GOAWAY):
+            if number != 0:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "a connection's frame on a stream")
+            if kind == SETTINGS:
+                self._on_settings(flags, payload)
+            elif kind == PING:
+                self._on_ping(flags, payload)
+            elif len(payload) < 8:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
+            else:
+                last = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
+                said = Goaway(last, int.from_bytes(payload[4:8], "big"), payload[8:])
+                self.goaway = said
+                self._on_goaway(said)
+        # Unknown types are to be ignored.
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
+        if len(payload) != 8:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong length")
+        if flags & ACK:
+            self.last_pong = payload
+        else:
+            self._control += frame(PING, ACK, 0, payload)
+
+    def _on_settings(self, flags: int, payload: bytes) -> None:
+        if flags & ACK:
+            if payload:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "an acknowledgement with values")
+            self._on_settings_acknowledged()
+            return
+        for name, value in parse_settings(payload):
+            if name == INITIAL_WINDOW_SIZE:
+                self._on_initial_window(value)
+            elif name == MAX_CONCURRENT_STREAMS:
+                self.peer_max_streams = value
+            elif name == MAX_FRAME_SIZE and not 16384 <= value < 1 << 24:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
+            elif name == ENABLE_PUSH and value > 1:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
+        self.settings_received = True
+        self._control += frame(SETTINGS, ACK, 0)
+
+    def _on_initial_window(self, value: int) -> None:
+        if value > MAX_WINDOW:
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE out of range")
+        change, self._peer_window = value - self._peer_window, value
+        # The windows of open streams change with it, below zero if need be.
+        for stream in self.streams.values():
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
+            self._unstall(stream)
+
+    def _on_window_update(self, number: int, increment: int) -> None:
+        if number == 0:
+            if increment == 0:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+            self.send_window += increment
+            if self.send_window > MAX_WINDOW:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
+            return
+        stream = self.streams.get(number)
+        if stream is None:
+            self._on_closed_stream(number, WINDOW_UPDATE)
+            return
+        if increment == 0:
+            raise StreamFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+        stream.send_window += increment
+        if stream.send_window > MAX_WINDOW:
+            raise StreamFault(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
+        self._unstall(stream)
+
+    def _unstall(self, stream: Stream) -> None:
+        if stream.stalled and stream.send_window > 0:
+            stream.stalled = False
+            self._enqueue(stream)
+
+    def _reset(self, number: int, code: int) -> None:
+        self._control += rst_stream(number, code)
+
+
+def _unpad(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than frame")
+    return payload[1 : len(payload) - payload[0]]
