@@ -77,8 +77,8 @@ class UnexpectedStatusError(ClientError):
 class EmptyBatchError(ClientError):
     """A batch of no jobs; nothing was sent."""
 
-    def __init__(self) -> None:
-        super().__init__("a batch needs at least one job")
+    def __str__(self) -> str:
+        return "a batch needs at least one job"
 
 
 class MalformedResponseError(ClientError):
@@ -186,6 +186,11 @@ class HandlerError(Exception):
     """
 
     def __init__(self, reason: str, directive: RetryDirective) -> None:
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be a string, not {type(reason).__name__}")
+        if not isinstance(directive, RetryDirective):
+            kind = type(directive).__name__
+            raise TypeError(f"directive must be a RetryDirective, not {kind}")
         super().__init__(reason, directive)
         self.reason = reason
         self.directive = directive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -25,7 +24,8 @@ def seconds(value: Duration, field: str, *, zero: bool = False) -> float:
         value = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{field} must be seconds or a timedelta, not {type(value).__name__}")
-    if math.isnan(value) or value < 0 or (value == 0 and not zero):
+    # The conditions are so put that a NaN fails them, and an int beyond any float is compared.
+    if not value >= 0 or (value == 0 and not zero):
         raise ValueError(f"{field} must be {'at least' if zero else 'more than'} 0 s, not {value}")
     if value > MAX_DURATION:
         raise ValueError(f"{field} must be at most {MAX_DURATION:.0f} s, not {value}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal, Protocol
@@ -58,8 +58,8 @@ class ReserveOptions:
 
 def checked_queues(queues: Sequence[str]) -> tuple[str, ...]:
     """The queue names as a tuple; refuses none at all, a bare string and bad names."""
-    if isinstance(queues, str):
-        raise TypeError("queues must be a sequence of names, not one string")
+    if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+        raise TypeError(f"queues must be a sequence of names, not one {type(queues).__name__}")
     names = tuple(queues)
     if not names:
         raise ValueError("queues must name at least one queue")
@@ -74,7 +74,8 @@ class Job:
 
     ``lease_expires_at`` is the server's clock at delivery; ``lease_deadline`` is the
     same instant on Trio's clock (``trio.current_time()``), never later than the
-    server's, ``None`` if the job did not come from a reserve.
+    server's, ``None`` if the job did not come from a reserve. ``worker_id`` is that of
+    the reserve; ack, nack and extend send it along, for the server's traces.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Job:
     custom: Mapping[str, Primitive] = field(default_factory=dict, hash=False)
     trace_context: TraceContext | None = None
     lease_deadline: float | None = field(default=None, compare=False)
+    worker_id: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"job {self.id} ({self.job_type}, attempt {self.attempt}/{self.max_attempts})"
@@ -105,6 +107,16 @@ class RetryDirective:
 
     DEFAULT: ClassVar[RetryDirective]
     DEAD_LETTER: ClassVar[RetryDirective]
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("default", "after", "dead_letter"):
+            raise ValueError(f"kind must be default, after or dead_letter, not {self.kind!r}")
+        if self.kind == "after":
+            if self.delay is None:
+                raise ValueError("delay must be given for kind 'after'")
+            object.__setattr__(self, "delay", seconds(self.delay, "delay", zero=True))
+        elif self.delay is not None:
+            raise ValueError(f"delay has no use with kind {self.kind!r}")
 
     @classmethod
     def after(cls, delay: Duration) -> RetryDirective:

@@ -45,8 +45,8 @@ class Payload:
         Raises:
             TypeError, ValueError: JSON has no form for it (NaN and infinity included).
         """
-        data = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return cls(data.encode(), "json")
+        document = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return cls(text(document, "the JSON payload").encode(), "json")
 
     def decode_json(self) -> object:
         """The data read as JSON, whatever the label says.
