@@ -150,7 +150,11 @@ async def _demo_until_signal(options: DemoOptions, console: Console) -> Report |
         numbers.append(signal.SIGHUP)
     async with plain_nursery() as nursery:
         await nursery.start(on_signals, stop, *numbers)
-        report = await run_demo(options, console)
+        try:
+            report = await run_demo(options, console)
+        except DemoError:
+            if stopped_by is None:  # else it is what the stop looks like from inside
+                raise
         nursery.cancel_scope.cancel()
     outcome = report or stopped_by
     assert outcome is not None  # the nursery ends by one of the two, or raises

@@ -21,12 +21,14 @@ async def python_child(module: str, arguments: Sequence[str]) -> AsyncIterator[t
     """Run `python -m module …` with its standard output on a pipe.
 
     On every way out the child is gone: asked to stop with SIGTERM, killed after some seconds.
-    It shares our standard error and our process group, so that Ctrl-C reaches it as well.
+    It shares our standard error. Its process group is its own: Ctrl-C is ours to handle, or a
+    child that is still starting would die of it with a traceback.
     """
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        process_group=0,
     )
     try:
         yield process
