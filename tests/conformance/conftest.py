@@ -1,0 +1,52 @@
+"""The conformance suite's parameters: server x driver x scenario."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.register_assert_rewrite("tests.conformance.scenarios", "tests.conformance.face")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conformance.runner import Servers
+
+_SKIPS = pytest.StashKey[dict[str, int]]()
+
+
+@pytest.fixture(scope="session")
+def conformance_servers() -> Iterator[Servers]:
+    """The server processes of the whole run."""
+    from tests.conformance.runner import Servers
+
+    servers = Servers()
+    yield servers
+    servers.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many scenarios ran on each server with each driver, and why any were skipped."""
+    counts: dict[str, dict[str, int]] = {}
+    reasons: dict[str, int] = {}
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(outcome, []):
+            node = getattr(report, "nodeid", "")
+            if "tests/conformance/test_" not in node or "[" not in node:
+                continue
+            combination = "-".join(node.rpartition("[")[2].split("-")[:2])
+            row = counts.setdefault(combination, {})
+            row[outcome] = row.get(outcome, 0) + 1
+            if outcome == "skipped":
+                reason = str(report.longrepr[2])
+                reasons[reason] = reasons.get(reason, 0) + 1
+    if not counts:
+        return
+    terminalreporter.section("conformance")
+    for combination, row in sorted(counts.items()):
+        terminalreporter.write_line(
+            f"{combination}: " + ", ".join(f"{n} {outcome}" for outcome, n in row.items())
+        )
+    for reason, number in reasons.items():
+        terminalreporter.write_line(f"{number} x {reason}")

@@ -1,0 +1,1 @@
+"""The scenarios, one file for each part of spec/server.md."""

@@ -1,0 +1,77 @@
+"""One suite, two servers, two clients: every scenario against every pair of them.
+
+A scenario's outcome is the same whichever server answers: nothing here asks which one it is.
+The scenarios of a pair run side by side when the first of them is asked for (see runner.py);
+each test then reports one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.configs import DRIVERS
+from tests.conformance.runner import SCENARIOS, run_scenarios
+from tests.conformance.servers import EMBEDDED, HOW_TO_GET_IT, REAL, real_binary
+
+if TYPE_CHECKING:
+    from tests.conformance.runner import Servers
+
+_WITHOUT_REAL = pytest.mark.skipif(real_binary() is None, reason=HOW_TO_GET_IT)
+_outcomes: dict[tuple[str, str], dict[str, BaseException | None]] = {}
+
+
+def _parameters() -> list[object]:
+    return [
+        pytest.param(
+            kind,
+            driver,
+            scenario.name,
+            id=f"{kind}-{driver}-{scenario.name}",
+            marks=[
+                *([pytest.mark.real_server, _WITHOUT_REAL] if kind == REAL else []),
+                *(
+                    [pytest.mark.skip(reason=f"{driver}: {scenario.skips[driver]}")]
+                    if driver in scenario.skips
+                    else []
+                ),
+            ],
+        )
+        for kind in (EMBEDDED, REAL)
+        for driver in DRIVERS
+        for scenario in SCENARIOS.values()
+    ]
+
+
+# The first test of a pair waits for all of the pair's scenarios; each has its own limit inside.
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize(("kind", "driver", "name"), _parameters())
+def test_conformance(
+    kind: str,
+    driver: str,
+    name: str,
+    conformance_servers: Servers,
+    request: pytest.FixtureRequest,
+) -> None:
+    pair = (kind, driver)
+    if pair not in _outcomes:
+        _outcomes[pair] = run_scenarios(
+            conformance_servers, kind, driver, _asked_for(request.session, pair)
+        )
+    error = _outcomes[pair][name]
+    if error is not None:
+        raise error
+
+
+def _asked_for(session: pytest.Session, pair: tuple[str, str]) -> list[str]:
+    """The selected scenarios of a pair: `-k one` runs one."""
+    names = []
+    for item in session.items:
+        if isinstance(item, pytest.Function) and item.originalname == "test_conformance":
+            values = item.callspec.params
+            if (values["kind"], values["driver"]) == pair and not any(
+                mark.name == "skip" for mark in item.iter_markers()
+            ):
+                names.append(values["name"])
+    return names
