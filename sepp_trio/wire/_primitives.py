@@ -7,6 +7,8 @@ in itself is a ValueError that says how.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 # The one-byte varints, by value.
 SMALL = tuple(bytes([value]) for value in range(128))
 
@@ -103,6 +105,23 @@ def _skip_group(data: bytes, pos: int, tag: int) -> int:
         else:
             pos = _skip_value(data, pos, wire_type)
     return pos
+
+
+def split_fields(data: bytes) -> Iterator[bytes]:
+    """The fields of a message, each with its tag, up to the first that is malformed."""
+    pos = 0
+    try:
+        while pos < len(data):
+            begin = pos
+            tag = data[pos]
+            pos += 1
+            if tag > 127:
+                tag, pos = read_short(data, begin)
+            pos = skip(data, pos, tag)
+            if pos <= len(data):
+                yield data[begin:pos]
+    except (IndexError, ValueError):
+        return
 
 
 def varint(value: int) -> bytes:
