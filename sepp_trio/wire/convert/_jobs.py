@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,8 +38,16 @@ class MalformedJob:
         return bool(self.job_id) and self.attempt > 0
 
 
-def job_from_wire(raw: bytes) -> Job | MalformedJob:
+def job_from_wire(
+    raw: bytes,
+    *,
+    worker_id: str | None = None,
+    deadline_of: Callable[[datetime], float] | None = None,
+) -> Job | MalformedJob:
     """One job of a ReserveResponse.
+
+    `worker_id` (of the reserve) and `lease_deadline` (what `deadline_of` makes of
+    ``lease_expires_at``) become part of the job.
 
     Malformed is what cannot be decoded, lacks id, type, attempt or a time of the server, has a
     priority beyond 9, a custom entry without a value, or a payload without data or encoding. A
@@ -54,6 +63,7 @@ def job_from_wire(raw: bytes) -> Job | MalformedJob:
         check_job(job)
         if not job.attempt:
             raise DecodeError("attempt is 0")
+        lease_expires_at = epoch_datetime_from_wire(job.lease_expires_at, "lease_expires_at")
         return Job(
             job.id,
             job.queue,
@@ -63,10 +73,12 @@ def job_from_wire(raw: bytes) -> Job | MalformedJob:
             job.attempt,
             job.max_attempts,
             epoch_datetime_from_wire(job.enqueued_at, "enqueued_at"),
-            epoch_datetime_from_wire(job.lease_expires_at, "lease_expires_at"),
-            schedule_of(job),
-            custom_from_wire(custom_of(job)),
-            trace_of(job),
+            lease_expires_at,
+            None if job.scheduled_at is None else schedule_of(job),
+            custom_from_wire(custom_of(job)) if job.custom else {},
+            None if job.trace_context is None else trace_of(job),
+            None if deadline_of is None else deadline_of(lease_expires_at),
+            worker_id,
         )
     except DecodeError as error:
         return MalformedJob(job.id, job.attempt, job.queue, str(error))

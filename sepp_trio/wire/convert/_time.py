@@ -35,10 +35,9 @@ def epoch_datetime_from_wire(value: Timestamp | None, field: str) -> datetime:
     """
     if value is None:
         raise DecodeError(f"{field} is not set")
-    instant = datetime_from_wire(value, field)
-    if instant < _EPOCH:
+    if value[0] < 0 or value[1] < 0:
         raise DecodeError(f"{field} is before 1970: {value}")
-    return instant
+    return datetime_from_wire(value, field)
 
 
 def datetime_to_wire(value: datetime) -> Timestamp:
