@@ -11,9 +11,7 @@ DRIVERS = ("sepp_trio", "sepp_py")
 
 
 def _queues(name: str, settings: str = "") -> str:
-    return "".join(
-        f'[[queues]]\nname = "{name}-{driver}"\n{settings}\n' for driver in DRIVERS
-    )
+    return "".join(f'[[queues]]\nname = "{name}-{driver}"\n{settings}\n' for driver in DRIVERS)
 
 
 DEFAULT = ""
@@ -94,8 +92,6 @@ RETRIES = (
     + _queues("eager", 'retry_backoff = "exponential"')
 )
 
-DEDUP = (
-    "[storage]\ndedup_window_ms = 1500\n" + _queues("memorious", "dedup_window_ms = 60000")
-)
+DEDUP = "[storage]\ndedup_window_ms = 1500\n" + _queues("memorious", "dedup_window_ms = 60000")
 
 SMALL_MESSAGES = "[limits]\nmax_message_bytes = 4096\nmax_payload_bytes = 2048\n"

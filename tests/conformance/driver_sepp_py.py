@@ -139,9 +139,7 @@ class SeppPyFace:
         with _plain_errors():
             await self._client.ack(_leased(job))
 
-    async def nack(
-        self, job: Delivery, retry: str | float = "default", reason: str = ""
-    ) -> bool:
+    async def nack(self, job: Delivery, retry: str | float = "default", reason: str = "") -> bool:
         directive = {
             "default": sepp.RetryDirective.DEFAULT,
             "dead_letter": sepp.RetryDirective.DEAD_LETTER,

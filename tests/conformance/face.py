@@ -175,9 +175,7 @@ class Face(Protocol):
         worker_id: str | None = None,
     ) -> list[Delivery]: ...
     async def ack(self, job: Delivery) -> None: ...
-    async def nack(
-        self, job: Delivery, retry: str | float = "default", reason: str = ""
-    ) -> bool:
+    async def nack(self, job: Delivery, retry: str | float = "default", reason: str = "") -> bool:
         """`retry` is "default", "dead_letter" or a delay in seconds; True: dead-lettered."""
         ...
 

@@ -68,9 +68,7 @@ class Server:
             errors="replace",
         )
         # A thread drains the pipe: a full one would stop the server.
-        self._reader = threading.Thread(
-            target=self._read, args=(self._process, found), daemon=True
-        )
+        self._reader = threading.Thread(target=self._read, args=(self._process, found), daemon=True)
         self._reader.start()
         deadline = time.monotonic() + timeout
         while not found.wait(0.02):

@@ -76,7 +76,9 @@ async def a_bad_queue_name_rejects_only_its_job(env: Env) -> None:
 @scenario()
 async def unusual_queue_names_are_fine(env: Env) -> None:
     base = env.queue()
-    names = [base + suffix for suffix in (" with spaces ", "...", "\u200b", "ä☃😀", "\u00a0", "-%2F")]
+    names = [
+        base + suffix for suffix in (" with spaces ", "...", "\u200b", "ä☃😀", "\u00a0", "-%2F")
+    ]
     names.append(f"... {base}")
     assert await _rejections(env, *map(new_job, names)) == [""] * len(names)
     for name in names:
@@ -187,7 +189,12 @@ async def a_job_comes_back_as_enqueued(env: Env) -> None:
         NewJob(queue, "kind", (b"\0\xff", "raw"), "key", 3, 7, {"k": 1}, trace)
     )
     job = await env.reserve_one(queue)
-    assert (job.id, job.queue, job.job_type, job.payload) == (job_id, queue, "kind", (b"\0\xff", "raw"))
+    assert (job.id, job.queue, job.job_type, job.payload) == (
+        job_id,
+        queue,
+        "kind",
+        (b"\0\xff", "raw"),
+    )
     assert (job.priority, job.attempt, job.max_attempts) == (3, 1, 7)
     assert (job.custom, job.trace, job.scheduled_ms) == ({"k": 1}, trace, None)
 
@@ -246,4 +253,3 @@ async def jobs_of_one_request_share_their_enqueued_at(env: Env) -> None:
     await env.enqueue(*[NewJob(queue)] * 50)
     jobs = await env.face.reserve([queue], max_jobs=50)
     assert len({job.enqueued_ms for job in jobs}) == 1
-

@@ -110,7 +110,12 @@ async def the_checks_of_the_lease_calls_come_in_their_order(env: Env) -> None:
     }
     for rpc, (fields, middle) in spoiled.items():
         request = _request(rpc, "not-an-id", 0, worker_id="", **fields)
-        for named, field in [("job_id", "job_id"), ("attempt", "attempt"), *middle, ("worker_id", "")]:
+        for named, field in [
+            ("job_id", "job_id"),
+            ("attempt", "attempt"),
+            *middle,
+            ("worker_id", ""),
+        ]:
             with refused("INVALID_ARGUMENT", saying=named):
                 await env.face.call(rpc, request)
             if field == "job_id":

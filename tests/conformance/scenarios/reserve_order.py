@@ -131,7 +131,14 @@ async def a_past_schedule_is_ready_at_once(env: Env) -> None:
 @scenario()
 async def a_schedule_is_echoed_exactly_as_sent(env: Env) -> None:
     now = int(time.time())
-    cases = [(now - 5, 123_456_789), (-1, 5), (-(2**40), 0), (now, -999_999_999), (0, 0), (7, 2**31 - 1)]
+    cases = [
+        (now - 5, 123_456_789),
+        (-1, 5),
+        (-(2**40), 0),
+        (now, -999_999_999),
+        (0, 0),
+        (7, 2**31 - 1),
+    ]
     for seconds, nanos in cases:
         queue = env.queue()
         job = new_job(queue)

@@ -78,9 +78,7 @@ async def a_delay_below_one_millisecond_is_none(env: Env) -> None:
 async def the_longest_delay_does_not_overflow(env: Env) -> None:
     job = await _leased(env, env.queue())
     retry = {"delay": {"seconds": 2**63 - 1, "nanos": 999_999_999}}
-    response = await env.face.call(
-        "Nack", pb.NackRequest(job_id=job.id, attempt=1, retry=retry)
-    )
+    response = await env.face.call("Nack", pb.NackRequest(job_id=job.id, attempt=1, retry=retry))
     assert not response.dead_lettered
     assert await env.is_empty(job.queue)
 
@@ -173,9 +171,7 @@ async def a_reason_may_be_empty_or_long(env: Env) -> None:
         request = pb.NackRequest(job_id=job.id, attempt=1, reason=reason)
         request.retry.dead_letter.SetInParent()
         assert (await env.face.call("Nack", request)).dead_lettered
-        response = await env.face.call(
-            "DrainDeadLetters", pb.DrainDeadLettersRequest(queue=queue)
-        )
+        response = await env.face.call("DrainDeadLetters", pb.DrainDeadLettersRequest(queue=queue))
         assert response.records[0].HasField("last_reason")
         assert response.records[0].last_reason == reason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tests.conformance.configs import SMALL_MESSAGES
+from tests.conformance.configs import SMALL_MESSAGES, STRICT
 from tests.conformance.face import NewJob, refused
 from tests.conformance.registry import scenario
 from tests.conformance.wire import batch, new_job, pb, reserve_request, route
@@ -168,10 +168,10 @@ async def _wait(env: Env, queue: str) -> None:
     await env.face.reserve([queue], wait=5.0)
 
 
-@scenario()
+@scenario(config=STRICT)
 async def non_ascii_messages_survive_the_status_line(env: Env) -> None:
-    # The server quotes the name; the wire percent-encodes it.
-    name = env.queue() + "ä☃%\"`"
-    name += "x" * (513 - len(name.encode()))
-    with refused("INVALID_ARGUMENT", saying="ä☃%\"`"):
-        await env.face.call("Reserve", reserve_request(name))
+    # The message must list the undeclared names; the wire percent-encodes them.
+    names = ["undeclared ä☃%`'", "undeclared 100% \U0001f600"]
+    for name in names:
+        with refused("FAILED_PRECONDITION", saying=name):
+            await env.face.call("Reserve", reserve_request(env.declared("known"), *names))
