@@ -121,6 +121,13 @@ def _compile(name: str) -> None:
     exec(compile(source, "<codecs of sepp_trio.wire>", "exec"), _namespace)
 
 
+def _merge(name: str, first: bytes, second: bytes) -> bytes:
+    """What two occurrences of an undecoded message mean together."""
+    record = part_decoder(name)(first)
+    merged = _namespace[f"decode_{name}"](second, 0, len(second), record)
+    return part_encoder(name)(merged)
+
+
 def _encode_error(message: str, field: str, error: Exception) -> EncodeError:
     if isinstance(error, UnicodeEncodeError):
         return EncodeError(f"{message}.{field}: not Unicode text ({error.reason})")
@@ -144,6 +151,7 @@ _namespace: dict[str, Any] = {
     "TRUNCATED": TRUNCATED,
     "decode_error": _decode_error,
     "encode_error": _encode_error,
+    "merge": _merge,
     "pack_double": struct.Struct("<d").pack,
     "read_short": _primitives.read_short,
     "read_varint": _primitives.read_varint,

@@ -9,6 +9,7 @@ parts of a message that comes twice are merged, setting one member of a oneof un
 a known field with another wire type is an unknown field, numbers are cut to their width. Refused
 although google.protobuf takes it:
 
+* fields with the number 0 (google.protobuf lets them pass in a message that has no fields);
 * groups nested deeper than `_primitives.MAX_GROUPS`;
 * an entry of a map with anything but its key and value in it (google.protobuf drops the entry).
 
@@ -191,25 +192,23 @@ def _initial_values(table: MessageTable) -> Iterator[str]:
         yield f"    ({''.join(f'{field.name}_, ' for field in table.fields)}) = into"
     for field in table.fields:
         value = f"into.{field.name}"
-        if field.raw and not field.repeated:
-            yield f"    {field.name}_ = [] if {value} is None else [{value}]"
+        if field.raw and field.type == "map":
+            yield f"    {field.name}_ = [{value}]"
         elif table.record is not None:
             yield f"    {field.name}_ = {value}"
 
 
 def _default(field: FieldTable) -> str:
-    if field.repeated or field.raw:
-        return "[]"
     if field.optional:
         return "None"
+    if field.repeated or field.raw:
+        return "[]"
     return "{}" if field.type == "map" else DEFAULTS.get(field.type, "0")
 
 
 def _final_value(field: FieldTable) -> str:
     name = f"{field.name}_"
-    if not field.raw or field.repeated:
-        return name
-    return f"b''.join({name}) if {name} else {'None' if field.optional else repr(b'')}"
+    return f"b''.join({name})" if field.raw and field.type == "map" else name
 
 
 def _decode_field(table: MessageTable, field: FieldTable) -> Iterator[str]:
@@ -259,13 +258,17 @@ def _decode_content(field: FieldTable, name: str) -> Iterator[str]:
     elif field.type == "map":
         yield f"k, v = decode_{field.message}(data, start, pos, None)"
         yield f"{name}[k or ''] = v or {field.map_value}()"
-    elif field.type == "message" and not field.raw and not field.repeated:
-        yield f"{name} = decode_{field.message}(data, start, pos, {name})"
+    elif field.type == "message" and not field.raw:
+        into = "None" if field.repeated else name
+        yield from _keep(field, name, f"decode_{field.message}(data, start, pos, {into})")
+    elif field.type == "string":
+        yield from _keep(field, name, "data[start:pos].decode()")
+    elif field.raw and not field.repeated:
+        yield "v = data[start:pos]"
+        yield f"{name} = v if {name} is None else merge({field.message!r}, {name}, v)"
     else:
-        content = "data[start:pos]"
-        if field.type == "string":
-            content += ".decode()"
-        elif field.type == "message" and not field.raw:
-            content = f"decode_{field.message}(data, start, pos, None)"
-        keep = field.repeated or field.raw
-        yield f"{name}.append({content})" if keep else f"{name} = {content}"
+        yield from _keep(field, name, "data[start:pos]")
+
+
+def _keep(field: FieldTable, name: str, value: str) -> Iterator[str]:
+    yield f"{name}.append({value})" if field.repeated else f"{name} = {value}"
