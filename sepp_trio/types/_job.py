@@ -76,6 +76,8 @@ class Job:
     same instant on Trio's clock (``trio.current_time()``), never later than the
     server's, ``None`` if the job did not come from a reserve. ``worker_id`` is that of
     the reserve; ack, nack and extend send it along, for the server's traces.
+    ``lease_duration`` is what the reserve asked for, in seconds; the heartbeat of ``hold``
+    asks for as much.
     """
 
     id: str
@@ -92,6 +94,7 @@ class Job:
     trace_context: TraceContext | None = None
     lease_deadline: float | None = field(default=None, compare=False)
     worker_id: str | None = field(default=None, compare=False)
+    lease_duration: float | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"job {self.id} ({self.job_type}, attempt {self.attempt}/{self.max_attempts})"

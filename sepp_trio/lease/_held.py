@@ -1,0 +1,403 @@
+"""One job's lease while somebody holds it: its deadline, its heartbeat, its verdict.
+
+The worker works with this class; users get the :class:`~sepp_trio.lease.Lease` around it.
+Everything here happens in callbacks and takes no task: a job costs one scope and, with a
+heartbeat, one timer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import datetime
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from grpclib.const import Status
+
+from ..errors import JobNotFoundError, LeaseLostError, MalformedResponseError
+from ..transport import CallError, PendingCall
+from ..wire import convert, records
+from ._settlement import Settlement, Verdict
+from ._wheel import Timer, grain_for
+
+if TYPE_CHECKING:
+    from .keeper import LeaseKeeper
+
+LEASE_LOST: Final = "lease lost"
+TIMED_OUT: Final = "handler timed out"
+
+_LOOK_AGAIN = 60.0
+"""Seconds after which the server's time is asked for again while leases are held."""
+
+_LARGEST_MARGIN = 0.25
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+
+class Phase(Enum):
+    """How far the holder is with its job."""
+
+    HELD = 1
+    SETTLING = 2  # an ack or nack is on its way
+    SETTLED = 3  # nothing more is sent
+
+
+def epoch_seconds(value: records.Timestamp) -> float:
+    """A server's time as seconds since the epoch."""
+    return value[0] + value[1] / 1e9
+
+
+def margin_of(length: float) -> float:
+    """Seconds before the end of a lease of ``length`` seconds at which its holder must be out.
+
+    More than a bucket of the timer wheel, and than what the run loop needs to notice.
+    """
+    return min(_LARGEST_MARGIN, length / 20)
+
+
+class HeldLease:
+    """The lease of one delivery of one job.
+
+    ``scope`` is cancelled when the lease is lost or its time, less a margin, is up, and at
+    ``limit``; with ``cancel`` for any other reason. The first reason stands in
+    ``cancel_reason``. ``lost`` says why the lease is gone, and is final: nothing is sent for
+    it from then on.
+
+    Made by :meth:`LeaseKeeper.open`.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_asked",
+        "_beat",
+        "_beat_over",
+        "_beat_sent",
+        "_beats",
+        "_failures",
+        "_interval",
+        "_keeper",
+        "_margin",
+        "_timer",
+        "_turn",
+        "_usual",
+        "attempt",
+        "cancel_reason",
+        "end",
+        "expires_at",
+        "job_id",
+        "limit",
+        "lost",
+        "phase",
+        "scope",
+        "settled",
+        "worker_id",
+    )
+
+    def __init__(
+        self,
+        keeper: LeaseKeeper,
+        job_id: str,
+        attempt: int,
+        worker_id: str | None,
+        *,
+        asked: float,
+        interval: float | None,
+        beats: bool,
+        shield: bool,
+    ) -> None:
+        self.job_id = job_id
+        self.attempt = attempt
+        self.worker_id = worker_id
+        self.scope = trio.CancelScope(shield=shield)
+        self.end = inf
+        self.expires_at: records.Timestamp | None = None
+        self.limit = inf
+        self.cancel_reason: str | None = None
+        self.lost: str | None = None
+        self.phase = Phase.HELD
+        self.settled: trio.Event | None = None
+        self._keeper = keeper
+        self._asked = asked
+        self._interval = interval
+        self._beats = beats
+        self._usual: float | None = None
+        self._margin = 0.0
+        self._answer: tuple[float, float, float] | None = None
+        self._timer: Timer | None = None
+        self._beat: PendingCall | None = None
+        self._beat_sent = 0.0
+        self._beat_over: trio.Event | None = None
+        self._failures = 0
+        self._turn: trio.Lock | None = None
+
+    # ---- the verdict ----
+
+    def check(self, now: float) -> str | None:
+        """Why the holder is to stop, if it is. Sees deadlines that the run loop has not yet."""
+        if self.phase is Phase.HELD and self.lost is None and now >= self.end - self._margin:
+            if self.cancel_reason is None:
+                timed_out = self.limit <= self.end - self._margin
+                self.cancel_reason = TIMED_OUT if timed_out else LEASE_LOST
+            self.lost = "its time is up"
+        elif self.cancel_reason is None and now >= self.limit:
+            self.cancel_reason = TIMED_OUT
+        return self.cancel_reason
+
+    def lose(self, why: str) -> None:
+        """The server says that the job is not, or no longer, leased to us."""
+        if self.check(trio.current_time()) is None:
+            self.cancel_reason = LEASE_LOST
+        if self.lost is None:
+            self.lost = why
+        self.scope.cancel(reason=f"{LEASE_LOST}: {why}")
+        self._stop_timer()
+
+    def cancel(self, reason: str) -> None:
+        """Cancel the holder, who still has the lease and may settle the job once it is out.
+
+        The heartbeat ends: a holder that does not react loses the lease in its own time.
+        """
+        if self.check(trio.current_time()) is None:
+            self.cancel_reason = reason
+        self.scope.cancel(reason=reason)
+        self._stop_timer()
+
+    def set_limit(self, limit: float) -> None:
+        """Cancel the holder at ``limit``, on Trio's clock, unless the lease ends before."""
+        self.limit = limit
+        self._set_deadline()
+
+    def close(self) -> None:
+        """Let go: no beat, no repeat, no cancel from now on."""
+        self.phase = Phase.SETTLED
+        self._stop_timer()
+        self._keeper.forget(self)
+
+    # ---- the lease's time ----
+
+    def granted(
+        self, expires_at: records.Timestamp, asked: float, sent: float, received: float
+    ) -> None:
+        """Take in the end of the lease out of an answer to a wish for ``asked`` seconds."""
+        self.check(received)
+        if self.lost is not None:
+            return
+        usual = self._usual if asked == self._asked else None
+        expiry = epoch_seconds(expires_at)
+        grant = self._keeper.clock.grant(expiry, asked, sent, received, usual)
+        self._answer = (expiry, asked, received)
+        self.expires_at = expires_at
+        self.end_at(grant.end, grant.length, own=asked == self._asked)
+        if not grant.certain:
+            self._keeper.doubt(self)
+
+    def reread(self) -> None:
+        """Read the last answer again, now that the server's time is known better."""
+        self.check(trio.current_time())
+        if self._answer is None or self.lost is not None:
+            return
+        expiry, asked, received = self._answer
+        grant = self._keeper.clock.reread(expiry, asked, received)
+        self.end_at(grant.end, grant.length, own=asked == self._asked)
+
+    def end_at(self, end: float, length: float, *, own: bool) -> None:
+        """Set the end; ``own`` if it is the answer to what the heartbeat asks for."""
+        self.end = end
+        self._margin = margin_of(length)
+        if own:
+            self._usual = length
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        # While an ack is on its way it has the lease's end as its own deadline.
+        end = self.end - self._margin if self.phase is Phase.HELD else inf
+        self.scope.deadline = min(end, self.limit)
+
+    # ---- the heartbeat ----
+
+    def start_beats(self, now: float, spread: float) -> None:
+        """Begin, with the first beat ``spread`` (0 to 1) of an interval from now."""
+        if self._beats:
+            self._timer = Timer(self._beat_due)
+            self._next_beat(now, spread)
+
+    def _next_beat(self, now: float, spread: float = 1.0) -> None:
+        left = self.end - now
+        interval = self._interval
+        if interval is None or interval > 0.8 * left:
+            interval = left / 3
+        self._start_timer(now + max(interval * spread, 0.005), interval)
+
+    def _start_timer(self, due: float, interval: float) -> None:
+        if self._timer is not None:
+            self._keeper.wheel.start(self._timer, due, grain_for(interval))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _beat_due(self) -> None:
+        now = trio.current_time()
+        if self._beat is not None or self._needs_no_beat(now):
+            return
+        own = self._usual or self._asked
+        if self._turn is not None and self._turn.locked():
+            # The holder is extending by itself; two in flight could overtake each other.
+            self._start_timer(now + own / 8, own / 8)
+            return
+        if self.end - now > own:
+            # Extended further than a beat would: it must not be shortened.
+            self._start_timer(self.end - own * 2 / 3, own / 3)
+            return
+        keeper = self._keeper
+        if now - keeper.clock.looked_at > _LOOK_AGAIN:
+            keeper.ask_time()
+        self._beat_sent = now
+        self._beat = keeper.channel.start_unary(
+            keeper.methods.extend,
+            self._request(self._asked),
+            self._beat_answered,
+            timeout=self.end - now,
+            urgent=True,
+        )
+        keeper.beats_sent += 1
+
+    def _needs_no_beat(self, now: float) -> bool:
+        if self.phase is Phase.HELD:
+            return self.check(now) is not None
+        return self.phase is Phase.SETTLED or now >= self.end
+
+    def _request(self, seconds: float) -> records.ExtendRequest:
+        return records.ExtendRequest(
+            self.job_id, self.attempt, convert.seconds_to_wire(seconds), self.worker_id
+        )
+
+    def _beat_answered(
+        self, response: records.ExtendResponse | None, error: CallError | None
+    ) -> None:
+        self._beat = None
+        if self._beat_over is not None:
+            self._beat_over.set()
+            self._beat_over = None
+        if self.phase is Phase.SETTLED:
+            return
+        now = trio.current_time()
+        if response is not None and response.lease_expires_at is not None:
+            self._failures = 0
+            self.granted(response.lease_expires_at, self._asked, self._beat_sent, now)
+            self._next_beat(now)
+        elif error is not None and tells_loss(error):
+            # After an ack the job is gone as it should be: its answer says which.
+            if self.phase is Phase.HELD:
+                self.lose(error.message or error.status.name)
+        else:
+            self._failures += 1
+            self._keeper.beat_failed(self, error)
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
+            # Never long enough to miss the end, never short enough to be a hot loop.
+            pause = max(min(pause, (self.end - now) / 4), 0.01) * (0.5 + random.random() / 2)
+            self._start_timer(now + pause, pause)
+
+    # ---- what the holder does ----
+
+    async def extend(self, seconds: float) -> datetime:
+        """Set the lease to ``seconds`` from now, as far as the server grants them.
+
+        A checkpoint. A cancel may come after the server has extended the lease.
+
+        Raises:
+            LeaseError: the lease is lost, or the job is settled already.
+            ClientError: the call failed; the lease stays as it was.
+        """
+        if self._turn is None:
+            self._turn = trio.Lock()
+        async with self._turn:
+            while self._beat is not None:
+                self._beat_over = self._beat_over or trio.Event()
+                await self._beat_over.wait()
+            self._refuse_if_over()
+            sent = trio.current_time()
+            keeper = self._keeper
+            try:
+                response = await keeper.channel.unary(
+                    keeper.methods.extend,
+                    self._request(seconds),
+                    timeout=self.end - sent,
+                    urgent=True,
+                )
+            except CallError as error:
+                if tells_loss(error) and self.phase is Phase.HELD:
+                    self.lose(error.message or error.status.name)
+                raise keeper.to_error(error) from None
+            if response.lease_expires_at is None:
+                raise MalformedResponseError("lease_expires_at is not set")
+            now = trio.current_time()
+            self.granted(response.lease_expires_at, seconds, sent, now)
+            if self.lost is not None:
+                raise LeaseLostError(self.lost)
+            if self._timer is not None:
+                self._next_beat(now)
+            return convert.lease_expiry_from_wire(response)
+
+    def settle(
+        self,
+        method: Any,
+        request: Any,
+        on_settled: Callable[[Verdict, Any, CallError | None], None],
+    ) -> None:
+        """Send an ack or nack, and repeat it until it is answered or the lease ends.
+
+        ``on_settled`` is called once, later. The heartbeat goes on until then. The holder
+        must have looked at ``check`` and ``phase``.
+        """
+        self.phase = Phase.SETTLING
+        self._set_deadline()
+
+        def done(verdict: Verdict, response: Any, error: CallError | None) -> None:
+            if verdict is Verdict.LOST and error is not None:
+                self.lost = error.message or error.status.name
+            self.close()
+            if self.settled is not None:
+                self.settled.set()
+            on_settled(verdict, response, error)
+
+        Settlement(self._keeper, self, method, request, done).send()
+
+    async def settle_and_wait(self, method: Any, request: Any) -> Any:
+        """``settle``, and wait for the answer; a cancel ends the waiting, not the call.
+
+        Raises:
+            LeaseError: the lease is lost, or the job is settled already.
+            ClientError: the call failed, and repeats did until the lease ended.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._refuse_if_over()
+        outcome: list[tuple[Verdict, Any, CallError | None]] = []
+        self.settled = trio.Event()
+        self.settle(method, request, lambda *result: outcome.append(result))
+        await self.settled.wait()
+        [(verdict, response, error)] = outcome
+        if verdict in (Verdict.DONE, Verdict.DONE_BEFORE):
+            return response
+        if error is None:
+            raise LeaseLostError("the lease ended before the server answered")
+        raise self._keeper.to_error(error)
+
+    def _refuse_if_over(self) -> None:
+        self.check(trio.current_time())
+        if self.lost is not None:
+            raise LeaseLostError(self.lost)
+        if self.phase is not Phase.HELD:
+            raise JobNotFoundError("the job was acked or nacked already")
+
+
+def tells_loss(error: CallError) -> bool:
+    """Whether the server says that the job is not leased to us."""
+    return error.origin == "server" and error.status in (
+        Status.NOT_FOUND,
+        Status.FAILED_PRECONDITION,
+    )

@@ -1,0 +1,100 @@
+"""One ack or nack, repeated until it is answered or the lease ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import trio
+from grpclib.const import Status
+
+from ..transport import CallError, ChannelClosed
+from ._wheel import Timer
+
+if TYPE_CHECKING:
+    from ._held import HeldLease
+    from .keeper import LeaseKeeper
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+_HOPELESS = frozenset((Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.OUT_OF_RANGE))
+
+
+class Verdict(Enum):
+    """What became of an ack or nack."""
+
+    DONE = "done"
+    DONE_BEFORE = "done before"
+    """The server does not know the job any more, and an earlier try may have reached it."""
+    LOST = "lost"
+    FAILED = "failed"
+    """It cannot be sent, or was not answered while the lease lasted."""
+
+
+class Settlement:
+    """Sends one request until it is settled; ``on_settled`` is called once, by a callback."""
+
+    __slots__ = (
+        "_keeper",
+        "_lease",
+        "_may_have_arrived",
+        "_method",
+        "_on_settled",
+        "_request",
+        "_tries",
+    )
+
+    def __init__(
+        self,
+        keeper: LeaseKeeper,
+        lease: HeldLease,
+        method: Any,
+        request: Any,
+        on_settled: Callable[[Verdict, Any, CallError | None], None],
+    ) -> None:
+        self._keeper = keeper
+        self._lease = lease
+        self._method = method
+        self._request = request
+        self._on_settled = on_settled
+        self._tries = 0
+        self._may_have_arrived = False
+
+    def send(self) -> None:
+        """Make one try."""
+        self._tries += 1
+        self._keeper.channel.start_unary(
+            self._method,
+            self._request,
+            self._answered,
+            timeout=max(self._lease.end - trio.current_time(), 0.001),
+            urgent=True,
+        )
+
+    def _answered(self, response: Any, error: CallError | None) -> None:
+        if error is None:
+            self._on_settled(Verdict.DONE, response, None)
+            return
+        if error.origin == "server":
+            if error.status is Status.NOT_FOUND:
+                verdict = Verdict.DONE_BEFORE if self._may_have_arrived else Verdict.LOST
+                self._on_settled(verdict, None, error)
+                return
+            if error.status is Status.FAILED_PRECONDITION:
+                self._on_settled(Verdict.LOST, None, error)
+                return
+        if not error.unprocessed:
+            self._may_have_arrived = True
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._tries - 1, 10))
+        again_at = trio.current_time() + pause * (0.5 + random.random() / 2)
+        if (
+            (error.origin == "server" and error.status in _HOPELESS)
+            or isinstance(error, ChannelClosed)
+            or again_at >= self._lease.end
+        ):
+            self._on_settled(Verdict.FAILED, None, error)
+            return
+        self._keeper.wheel.start(Timer(self.send), again_at)

@@ -1,0 +1,102 @@
+"""Many timers for the price of one: entries in buckets of time, one task that wakes up for them.
+
+In and out take constant time, because most timers are taken out before they ring: a job
+usually ends long before its first beat.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+import trio
+
+COARSEST: Final = 2.0**-4
+"""Seconds; a bucket is at most so wide."""
+
+_FINEST = 2.0**-9
+_AT_ONCE = 256
+"""Timers that ring between two turns of the scheduler, so that a crowd of them holds up nobody."""
+
+
+def grain_for(interval: float) -> float:
+    """Width of the buckets for timers that repeat at ``interval`` seconds: a 16th of it, or less.
+
+    A power of two, so that the buckets of all widths begin at exact numbers.
+    """
+    grain = COARSEST
+    while grain > _FINEST and grain * 16 > interval:
+        grain /= 2
+    return grain
+
+
+class Timer:
+    """Calls ``ring`` when its time has come; it is one entry of a wheel, or of none."""
+
+    __slots__ = ("_bucket", "ring")
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self.ring = ring
+        self._bucket: dict[Timer, None] | None = None
+
+    def stop(self) -> None:
+        """Leave the wheel; harmless when not in it."""
+        if self._bucket is not None:
+            self._bucket.pop(self, None)
+            self._bucket = None
+
+
+class TimerWheel:
+    """The timers of one run of Trio, on its clock; ``run`` must be running for them to ring."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[float, dict[Timer, None]] = {}
+        self._times: list[float] = []  # heap of the buckets' times
+        self._wakes_at = float("-inf")
+        self._parked = trio.lowlevel.ParkingLot()
+
+    def start(self, timer: Timer, due: float, grain: float = _FINEST) -> None:
+        """Let ``timer`` ring at ``due`` or up to ``grain`` seconds later, and not as before."""
+        timer.stop()
+        time = ceil(due / grain) * grain
+        bucket = self._buckets.get(time)
+        if bucket is None:
+            bucket = self._buckets[time] = {}
+            heapq.heappush(self._times, time)
+            if time < self._wakes_at:
+                self._parked.unpark()
+        bucket[timer] = None
+        timer._bucket = bucket
+
+    async def run(self) -> None:
+        """Ring the timers, until cancelled. What ``ring`` raises ends it."""
+        while True:
+            if not self._times:
+                await self._sleep(float("inf"))
+            elif self._times[0] > trio.current_time():
+                await self._sleep(self._times[0])
+            else:
+                await self._ring_next()
+
+    async def _sleep(self, until: float) -> None:
+        self._wakes_at = until
+        try:
+            with trio.CancelScope(deadline=until):
+                await self._parked.park()
+        finally:
+            self._wakes_at = float("-inf")
+
+    async def _ring_next(self) -> None:
+        time = heapq.heappop(self._times)
+        # Out of the table first: a timer that starts again for this very time gets a new bucket.
+        bucket = self._buckets.pop(time)
+        rung = 0
+        while bucket:
+            timer, _ = bucket.popitem()
+            timer._bucket = None
+            timer.ring()
+            rung += 1
+            if rung % _AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()

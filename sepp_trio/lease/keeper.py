@@ -1,0 +1,198 @@
+"""The keeper of beats: every lease that a client holds, one timer wheel, one clock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from ..errors import SeppError
+from ..transport import CallError, Channel, Method
+from ..types import LeasedJob
+from ..wire import convert, records
+from ._held import HeldLease, epoch_seconds
+from ._wheel import Timer, TimerWheel
+from .clock import ServerClock
+
+logger = logging.getLogger("sepp_trio.lease")
+
+_GOLDEN = 0.6180339887498949
+"""Multiples of it, less their whole parts, lie evenly between 0 and 1 however many there are."""
+
+_ASK_AGAIN = 0.5
+"""Seconds between two questions for the server's time, and within which one is answered."""
+
+_LOG_EVERY = 1.0
+
+
+class LeaseMethods(Protocol):
+    """The calls of the service that leases need."""
+
+    @property
+    def ack(self) -> Method[records.AckRequest, records.AckResponse]: ...
+    @property
+    def nack(self) -> Method[records.NackRequest, records.NackResponse]: ...
+    @property
+    def extend(self) -> Method[records.ExtendRequest, records.ExtendResponse]: ...
+    @property
+    def get_server_info(
+        self,
+    ) -> Method[records.GetServerInfoRequest, records.GetServerInfoResponse]: ...
+
+
+class LeaseKeeper:
+    """Knows the leases that are held through one channel and keeps them from ending.
+
+    Args:
+        channel, methods: What calls are made with.
+        to_error: Makes the error that users see out of a failed ack, nack or extend.
+        clean_reason: Makes a nack's reason fit to be sent.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        methods: LeaseMethods,
+        *,
+        to_error: Callable[[CallError], SeppError],
+        clean_reason: Callable[[str], str],
+    ) -> None:
+        self.channel = channel
+        self.methods = methods
+        self.to_error = to_error
+        self.clean_reason = clean_reason
+        self.clock = ServerClock()
+        self.wheel = TimerWheel()
+        self.beats_sent = 0
+        self.beats_failed = 0
+        self._held: dict[tuple[str, int], HeldLease] = {}
+        self._doubtful: set[HeldLease] = set()
+        self._asking_since: float | None = None
+        self._asks_again = Timer(self.ask_time)
+        self._opened_at = float("-inf")
+        self._opened_then = 0
+        self._logged_at = float("-inf")
+
+    async def run(self) -> None:
+        """Send the beats, until cancelled; as long as it does not run, nothing is sent."""
+        await self.wheel.run()
+
+    # ---- leases ----
+
+    def open(
+        self,
+        job_id: str,
+        attempt: int,
+        worker_id: str | None = None,
+        *,
+        asked: float,
+        beats: bool,
+        interval: float | None = None,
+        shield: bool = False,
+    ) -> HeldLease:
+        """Take a lease into keeping; its holder sets its end and starts its beats.
+
+        Args:
+            asked: Seconds of lease that each beat asks for.
+            beats: Whether it has a heartbeat.
+            interval: Seconds between beats; a third of what was granted if ``None``.
+            shield: The scope lets no cancel from outside through.
+        """
+        lease = HeldLease(
+            self,
+            job_id,
+            attempt,
+            worker_id,
+            asked=asked,
+            interval=interval,
+            beats=beats,
+            shield=shield,
+        )
+        self._held[job_id, attempt] = lease
+        return lease
+
+    def start_beats(self, lease: HeldLease, now: float) -> None:
+        """Start a heartbeat. Of leases that begin together, the first beats are spread."""
+        if now == self._opened_at:
+            self._opened_then += 1
+        else:
+            self._opened_at = now
+            self._opened_then = 0
+        lease.start_beats(now, 1 - 0.9 * (self._opened_then * _GOLDEN % 1))
+
+    def find(self, job: LeasedJob) -> HeldLease | None:
+        """The lease of this delivery of this job, if it is held through this client."""
+        return self._held.get((job.id, job.attempt))
+
+    def forget(self, lease: HeldLease) -> None:
+        """The lease is held no more."""
+        key = (lease.job_id, lease.attempt)
+        if self._held.get(key) is lease:
+            del self._held[key]
+        self._doubtful.discard(lease)
+
+    def __len__(self) -> int:
+        """How many leases are held."""
+        return len(self._held)
+
+    def beat_failed(self, lease: HeldLease, error: CallError | None) -> None:
+        """Count a beat that failed for a passing reason; one line a second says so."""
+        self.beats_failed += 1
+        now = trio.current_time()
+        if now - self._logged_at >= _LOG_EVERY:
+            self._logged_at = now
+            logger.warning(
+                "job %s attempt %d: its lease could not be extended (%.3g s left): %s",
+                lease.job_id,
+                lease.attempt,
+                lease.end - now,
+                error or "the answer has no expiry",
+            )
+
+    # ---- the server's time ----
+
+    def take_server_info(
+        self, response: records.GetServerInfoResponse, sent: float, received: float
+    ) -> None:
+        """Learn from an answer to GetServerInfo, whoever asked."""
+        if response.server_time is None:
+            return
+        if response.max_lease_duration is not None:
+            longest = convert.seconds_from_wire(response.max_lease_duration)
+            self.clock.longest_lease = longest if longest > 0 else float("inf")
+        jumped = self.clock.observe(epoch_seconds(response.server_time), sent, received)
+        leases = list(self._held.values() if jumped else self._doubtful)
+        self._doubtful.clear()
+        for lease in leases:
+            lease.reread()
+
+    def doubt(self, lease: HeldLease) -> None:
+        """An answer about this lease does not fit what is known of the server's clock."""
+        self._doubtful.add(lease)
+        self.ask_time()
+
+    def ask_time(self) -> None:
+        """Ask the server for its time, unless that is being done; nothing is waited for."""
+        if self._asking_since is not None:
+            return
+        sent = self._asking_since = trio.current_time()
+
+        def answered(
+            response: records.GetServerInfoResponse | None, error: CallError | None
+        ) -> None:
+            self._asking_since = None
+            now = trio.current_time()
+            if response is not None:
+                self.take_server_info(response, sent, now)
+            if self._doubtful:
+                self.wheel.start(self._asks_again, now + _ASK_AGAIN)
+
+        self.channel.start_unary(
+            self.methods.get_server_info,
+            records.GetServerInfoRequest(),
+            answered,
+            timeout=_ASK_AGAIN * 4,
+            urgent=True,
+        )

@@ -1,0 +1,163 @@
+"""``hold``: the primitive for hand-rolled loops, with the worker's safety."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+import trio
+
+from ..errors import LeaseLostError
+from ..types import Duration, LeasedJob, RetryDirective
+from ..types._checks import seconds as checked_seconds
+from ..wire import convert, records
+from ._held import HeldLease, Phase
+from .keeper import LeaseKeeper
+
+_UNKNOWN_LEASE = 30.0
+"""Seconds that are asked for when the job does not say how long its lease is."""
+
+
+class Lease:
+    """The lease of a job inside :func:`hold`."""
+
+    __slots__ = ("_held", "_keeper")
+
+    def __init__(self, keeper: LeaseKeeper, held: HeldLease) -> None:
+        self._keeper = keeper
+        self._held = held
+
+    def __repr__(self) -> str:
+        held = self._held
+        state = f"lost: {held.lost}" if held.lost is not None else held.phase.name.lower()
+        return f"<Lease of job {held.job_id}, attempt {held.attempt}, {state}>"
+
+    @property
+    def lost(self) -> str | None:
+        """Why the lease is gone; ``None`` while it is not."""
+        self._held.check(trio.current_time())
+        return self._held.lost
+
+    def remaining(self) -> float:
+        """Seconds until the lease ends, 0 when it has."""
+        return max(self._held.end - trio.current_time(), 0.0)
+
+    async def ack(self) -> None:
+        """Report the job as done; repeated until the lease ends.
+
+        A checkpoint. A cancel ends the waiting, not the ack.
+
+        Raises:
+            LeaseError: the lease is lost, or the job was acked or nacked already.
+            ClientError: the server cannot be reached, or refuses.
+        """
+        held = self._held
+        await held.settle_and_wait(
+            self._keeper.methods.ack,
+            records.AckRequest(held.job_id, held.attempt, held.worker_id),
+        )
+
+    async def nack(
+        self, directive: RetryDirective = RetryDirective.DEFAULT, reason: str = ""
+    ) -> bool:
+        """Report the job as failed; repeated until the lease ends.
+
+        A checkpoint. A cancel ends the waiting, not the nack.
+
+        Returns:
+            Whether the job is dead-lettered (``False`` also if the answer got lost).
+
+        Raises:
+            LeaseError: the lease is lost, or the job was acked or nacked already.
+            ClientError: the server cannot be reached, or refuses.
+        """
+        held = self._held
+        request = convert.nack_request_to_wire(
+            held.job_id,
+            held.attempt,
+            directive,
+            self._keeper.clean_reason(reason),
+            held.worker_id,
+        )
+        response = await held.settle_and_wait(self._keeper.methods.nack, request)
+        return response is not None and bool(response.dead_lettered)
+
+    async def extend(self, duration: Duration) -> datetime:
+        """Set the lease to ``duration`` seconds from now, as far as the server grants them.
+
+        The heartbeat never shortens it again. A checkpoint; a cancel may come after the
+        server has extended the lease.
+
+        Returns:
+            The lease's new end, by the server's clock.
+
+        Raises:
+            LeaseError: the lease is lost, or the job was acked or nacked already.
+            ClientError: the call failed; the lease stays as it was.
+        """
+        return await self._held.extend(checked_seconds(duration, "duration"))
+
+
+@asynccontextmanager
+async def hold(
+    keeper: LeaseKeeper,
+    job: LeasedJob,
+    *,
+    auto_extend: bool = True,
+    interval: Duration | None = None,
+) -> AsyncIterator[Lease]:
+    """Keep a job's lease while the body runs, and cancel the body when it is lost.
+
+    A job that is held already (by its worker, or by a ``hold`` around this one) gives the
+    same lease; whoever holds it keeps it.
+
+    Nothing is sent for a body that ends without ack or nack; its lease runs out. An ack that
+    is on its way when the body ends is waited for, at most until the lease ends.
+
+    Args:
+        keeper: The client's.
+        job: A job out of ``reserve``, or whatever has an id and an attempt.
+        auto_extend: Extend the lease as long as the body runs.
+        interval: Seconds between extends; a third of the granted lease if not set.
+
+    Raises:
+        LeaseLostError: the lease was lost, unless the body raised something of its own.
+        ValueError: ``interval`` is not shorter than the lease.
+    """
+    held = keeper.find(job)
+    if held is not None:
+        yield Lease(keeper, held)
+        return
+    now = trio.current_time()
+    end: float | None = getattr(job, "lease_deadline", None)
+    left = _UNKNOWN_LEASE if end is None else end - now
+    asked: float = getattr(job, "lease_duration", None) or max(left, 0.001)
+    if interval is not None:
+        interval = checked_seconds(interval, "interval")
+        if interval >= asked:
+            raise ValueError(f"interval must be shorter than the lease ({asked:g} s)")
+    held = keeper.open(
+        job.id,
+        job.attempt,
+        getattr(job, "worker_id", None),
+        asked=asked,
+        beats=auto_extend,
+        interval=interval,
+    )
+    held.end_at(now + left, min(asked, left), own=False)
+    try:
+        if end is None:
+            await held.extend(asked)  # the only way to know how long it lasts
+        keeper.start_beats(held, now)
+        if held.check(now) is None:
+            with held.scope:
+                yield Lease(keeper, held)
+    finally:
+        if held.phase is Phase.SETTLING and held.settled is not None:
+            with trio.CancelScope(deadline=held.end, shield=True):
+                await held.settled.wait()
+        held.check(trio.current_time())
+        held.close()
+    if held.lost is not None and held.cancel_reason is not None:
+        raise LeaseLostError(held.lost)
