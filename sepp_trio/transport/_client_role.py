@@ -27,7 +27,7 @@ from ._http2 import Connection, Goaway, Http2Config
 from ._sending import Queue, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
 
 class ClientStream(Stream):
@@ -38,10 +38,15 @@ class ClientStream(Stream):
     is lost before.
     """
 
-    __slots__ = ("head", "trailers")
+    __slots__ = ("connection", "head", "trailers")
 
     head: Answer | None
     trailers: Answer | None
+
+    def __init__(self, message: bytes, *, urgent: bool = False) -> None:
+        super().__init__(message, urgent=urgent)
+        self.connection: ClientConnection | None = None
+        """Where the call has begun; None while it waits."""
 
     def header_block(self) -> bytes | None:
         """The request's header block, asked for as it is about to leave.
@@ -74,15 +79,22 @@ class ClientConnection(Connection):
 
     ``waiting`` are the urgent and the normal calls that have not begun, first
     in first out.  The caller owns these queues and may give them to the next
-    connection; this one takes a call out when it is about to leave, as long
-    as :attr:`accepting` holds and the peer allows another stream.
+    connection; this one takes a call out when it is about to leave, once the
+    peer's SETTINGS are there, as long as :attr:`accepting` holds and the peer
+    allows another stream.  ``on_output`` is called when :meth:`abandon` has
+    left something to write.
     """
 
     streams: dict[int, ClientStream]  # type: ignore[assignment]
 
-    def __init__(self, config: Http2Config, waiting: tuple[Queue, Queue]) -> None:
+    def __init__(
+        self, config: Http2Config, waiting: tuple[Queue, Queue], on_output: Callable[[], None]
+    ) -> None:
         super().__init__(config, waiting)
         self.accepting = True
+        self.answers = 0
+        """How many calls were answered: whether the connection was of any use."""
+        self._on_output = on_output
         self._next_id = 1
         self._decoder = BlockDecoder(Answer)
         self._control += PREFACE + settings(
@@ -104,6 +116,7 @@ class ClientConnection(Connection):
             self._forget(stream)
             if not self.closed:
                 self._reset(stream.id, code)
+                self._on_output()
 
     def lost(self) -> list[ClientStream]:
         """The connection is gone: gives the calls that were left open, oldest first."""
@@ -118,7 +131,9 @@ class ClientConnection(Connection):
         super().fail(fault)
 
     def _may_begin(self) -> bool:
-        return self.accepting and len(self.streams) < self.peer_max_streams
+        return (
+            self.accepting and self.settings_received and len(self.streams) < self.peer_max_streams
+        )
 
     def _begin(self, stream: Stream, out: bytearray) -> None:
         assert isinstance(stream, ClientStream)
@@ -131,6 +146,7 @@ class ClientConnection(Connection):
             self.accepting = False
         stream.begin(number, self._peer_window, self.config.stream_window)
         stream.block = block
+        stream.connection = self
         stream.head = stream.trailers = None
         self.streams[number] = stream
         if self._emit(stream, out):
@@ -191,6 +207,7 @@ class ClientConnection(Connection):
             self._end(stream, True)
 
     def _end(self, stream: ClientStream, ended: bool) -> None:
+        self.answers += 1
         stream.remote_ended = ended
         self._forget(stream)
         if not (ended and stream.local_ended):
@@ -217,12 +234,11 @@ class ClientConnection(Connection):
 
     def _on_goaway(self, said: Goaway) -> None:
         self.accepting = False
-        above: Iterable[ClientStream] = [
-            stream for number, stream in self.streams.items() if number > said.last_stream
-        ]
+        above = [stream for number, stream in self.streams.items() if number > said.last_stream]
         for stream in above:
             self._forget(stream)
-        for stream in above:
+        # The newest first: whoever puts each at the front of a queue keeps the order.
+        for stream in reversed(above):
             stream.broken(Code.REFUSED_STREAM, "the server is going away", unprocessed=True)
 
     def _on_settings_acknowledged(self) -> None:

@@ -55,8 +55,9 @@ class Http2Config:
 
     Windows are bytes that may be under way to us, for one stream and for the
     whole connection; ``max_message`` bounds one received gRPC message.
-    ``max_streams`` and ``max_resets`` (calls reset in the read that brought
-    them) are for the server role.
+    For the server role: ``max_streams``, ``max_resets`` (calls reset in the
+    read that brought them) and ``max_buffered`` (bytes of requests that are
+    not complete).
     """
 
     stream_window: int = 4 * 1024 * 1024
@@ -64,6 +65,7 @@ class Http2Config:
     max_message: int = 16 * 1024 * 1024
     max_streams: int = 1000
     max_resets: int = 20
+    max_buffered: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

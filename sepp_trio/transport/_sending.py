@@ -31,7 +31,8 @@ class Stream:
     """One call as both halves of a connection see it: the base of both roles' streams.
 
     Outgoing: ``block`` (header block), ``message`` (without gRPC's prefix),
-    ``tail`` (block of the trailers, empty: the message ends the stream).
+    ``tail`` (block of the trailers, empty: the message ends the stream, unless
+    there is ``more`` to come).
     ``offset`` is negative until the first byte has been taken.
     Incoming: ``body`` is what came in DATA frames, with the prefix.
     """
@@ -43,6 +44,7 @@ class Stream:
         "id",
         "local_ended",
         "message",
+        "more",
         "offset",
         "receive_window",
         "remote_ended",
@@ -62,6 +64,7 @@ class Stream:
         self.message = message
         self.urgent = urgent
         self.tail = b""
+        self.more = False
         self.id = 0
 
     def begin(self, stream_id: int, send_window: int, receive_window: int) -> None:
@@ -204,9 +207,8 @@ class Sender:
             self.send_window -= room
             stream.send_window -= room
             last = end == len(rest)
-            out += HEAD.pack(
-                room >> 8, room & 255, DATA, END_STREAM if last and not tail else 0, number
-            )
+            ends = last and not tail and not stream.more
+            out += HEAD.pack(room >> 8, room & 255, DATA, END_STREAM if ends else 0, number)
             out += rest[at:end]
             if last:
                 del stream.rest

@@ -6,7 +6,6 @@ import enum
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from ._blocks import Request
 from ._frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -18,6 +17,7 @@ from ._frames import (
     MAX_HEADER_LIST_SIZE,
     MAX_STREAM_ID,
     PREFACE,
+    PREFIX,
     Code,
     ConnectionFault,
     StreamFault,
@@ -27,12 +27,15 @@ from ._frames import (
     settings,
     window_update,
 )
-from ._headers import MAX_HEADER_LIST, BlockDecoder
+from ._headers import MAX_HEADER_LIST
 from ._http2 import Connection, Goaway, Http2Config
 from ._sending import Stream
+from ._server_requests import RequestDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ._blocks import Request
 
 _DRAIN_PING = b"drained?"
 _REMEMBERED_CLOSED = 1024
@@ -54,18 +57,28 @@ class ServerStream(Stream):
     ``request`` are its headers; ``payload`` the message, if ``fault`` is None.
     ``on_reset`` may be set: called once, within ``feed``, if the peer resets
     the call before its answer has been taken for writing.  ``on_written`` may
-    be set: called once, within :meth:`ServerConnection.written`, when all of
-    the answer has been written.
+    be set: called within :meth:`ServerConnection.written`, when all of the
+    answer has been written (or all of a part of it, see ``ServerConnection.send``).
     """
 
-    __slots__ = ("fault", "feed_number", "on_reset", "on_written", "payload", "received", "request")
+    __slots__ = (
+        "fault",
+        "feed_number",
+        "on_reset",
+        "on_written",
+        "payload",
+        "received",
+        "request",
+        "timeout",
+    )
 
     fault: RequestFault | None
     payload: bytes
 
-    def __init__(self, request: Request, feed_number: int) -> None:
+    def __init__(self, request: Request, timeout: str | None, feed_number: int) -> None:
         super().__init__(b"")
         self.request = request
+        self.timeout = timeout
         self.feed_number = feed_number
         self.fault = None
         self.payload = b""
@@ -86,18 +99,27 @@ class ServerConnection(Connection):
     known to be faulty (see ``fault``), once, at the end of the ``feed`` that
     brought it: a call that was reset in the same read never gets there.  It
     must answer, now or later, with :meth:`respond`, :meth:`refuse` or
-    :meth:`reset`.
+    :meth:`reset`.  ``on_open`` is called before, for a stream whose request
+    is not complete at the end of the ``feed`` that opened it; it may refuse.
     """
 
     streams: dict[int, ServerStream]  # type: ignore[assignment]
 
-    def __init__(self, config: Http2Config, on_request: Callable[[ServerStream], None]) -> None:
+    def __init__(
+        self,
+        config: Http2Config,
+        on_request: Callable[[ServerStream], None],
+        on_open: Callable[[ServerStream], None],
+    ) -> None:
         super().__init__(config, (OrderedDict(), OrderedDict()))
         self._on_request = on_request
-        self._decoder = BlockDecoder(Request, remember=1024)
+        self._on_open = on_open
+        self._decoder = RequestDecoder()
         self._preface_left = PREFACE
         self._feed_number = 0
         self._resets = 0
+        self._buffered = 0
+        self._opened: list[ServerStream] = []
         self._ready: list[ServerStream] = []
         self._last_id = 0
         self._final_id = MAX_STREAM_ID
@@ -121,6 +143,7 @@ class ServerConnection(Connection):
 
     def feed(self, data: bytes | bytearray) -> None:
         self._feed_number += 1
+        self._resets = 0
         if self._preface_left:
             expected = self._preface_left[: len(data)]
             if bytes(data[: len(expected)]) != expected:
@@ -142,16 +165,33 @@ class ServerConnection(Connection):
             stream.offset = -2
             self._enqueue(stream)
 
-    def refuse(self, stream: ServerStream, block: bytes) -> None:
+    def send(self, stream: ServerStream, head: bytes, message: bytes) -> None:
+        """Queue one of several messages; ``head`` only with the first of them.
+
+        ``on_written`` tells when it has left: only then send another, or end
+        the answer with :meth:`refuse` and the trailers.  Does nothing if the
+        call is over.
+        """
+        if self._answerable(stream):
+            if head:
+                self._control += header_frames(stream.id, self._table_off + head, 0)
+                self._table_off = b""
+            stream.more = True
+            stream.rest = memoryview(PREFIX.pack(0, len(message)) + message)
+            stream.offset = 0
+            self._enqueue(stream)
+
+    def refuse(self, stream: ServerStream, block: bytes, code: Code = Code.NO_ERROR) -> None:
         """Answer with a single header block (trailers-only).
 
-        Does nothing if the call is over.
+        A reset with ``code`` follows, if that is not NO_ERROR.  Does nothing
+        if the call is over.
         """
         if self._answerable(stream):
             block, self._table_off = self._table_off + block, b""
             self._control += header_frames(stream.id, block, END_STREAM)
             stream.local_ended = True
-            self._finish(stream, self._control)
+            self._finish(stream, self._control, code)
 
     def reset(self, stream: ServerStream, code: Code) -> None:
         """End a call without an answer, or give up one that is queued.
@@ -208,6 +248,11 @@ class ServerConnection(Connection):
     def _fed(self) -> None:
         if self._draining and self._final_id == MAX_STREAM_ID and self.last_pong == _DRAIN_PING:
             self.finish_drain()
+        if self._opened:
+            opened, self._opened = self._opened, []
+            for stream in opened:
+                if not stream.remote_ended and self._answerable(stream) and stream.fault is None:
+                    self._on_open(stream)
         if self._ready:
             ready, self._ready = self._ready, []
             for stream in ready:
@@ -218,7 +263,7 @@ class ServerConnection(Connection):
         return self._last_id
 
     def _on_block(self, number: int, flags: int, block: bytes) -> None:
-        request = self._decoder.decode(block)
+        request, timeout = self._decoder.decode(block)
         stream = self.streams.get(number)
         if stream is not None:
             if stream.remote_ended:
@@ -239,7 +284,7 @@ class ServerConnection(Connection):
             raise StreamFault(Code.PROTOCOL_ERROR, "a request without :method, :scheme or :path")
         if request.fault is not None:
             raise StreamFault(Code.PROTOCOL_ERROR, request.fault)
-        stream = ServerStream(request, self._feed_number)
+        stream = ServerStream(request, timeout, self._feed_number)
         stream.begin(number, self._peer_window, self.config.stream_window)
         self.streams[number] = stream
         if request.too_large:
@@ -247,6 +292,8 @@ class ServerConnection(Connection):
             self._offer(stream, RequestFault.HEADERS_TOO_LARGE)
         elif flags & END_STREAM:
             self._ended(stream)
+        else:
+            self._opened.append(stream)
 
     def _on_body(self, stream: Stream, payload: bytes, ended: bool) -> None:
         assert isinstance(stream, ServerStream)
@@ -258,6 +305,7 @@ class ServerConnection(Connection):
                 if type(stream.body) is bytes:
                     stream.body = bytearray(stream.body)
                 stream.body += payload
+            self._buffered += len(payload)
             limit = self.config.max_message + 5
             if stream.expected < 0 and len(stream.body) >= 5:
                 stream.expected = int.from_bytes(stream.body[1:5], "big") + 5
@@ -265,6 +313,8 @@ class ServerConnection(Connection):
                 self._offer(stream, RequestFault.MESSAGE_TOO_LARGE)
         if ended:
             self._ended(stream)
+        elif self._buffered > self.config.max_buffered:
+            raise StreamFault(Code.REFUSED_STREAM, "too much of incomplete requests")
 
     def _ended(self, stream: ServerStream) -> None:
         stream.remote_ended = True
@@ -272,7 +322,8 @@ class ServerConnection(Connection):
         if declared is not None and declared != stream.received:
             raise StreamFault(Code.PROTOCOL_ERROR, "content-length is not the length")
         if stream.fault is None:
-            body, stream.body = stream.body, b""
+            body = stream.body
+            self._drop_body(stream)
             fault = _check_messages(body)
             if fault is None:
                 stream.payload = bytes(body[5 : 5 + int.from_bytes(body[1:5], "big")])
@@ -280,9 +331,12 @@ class ServerConnection(Connection):
 
     def _offer(self, stream: ServerStream, fault: RequestFault | None) -> None:
         stream.fault = fault
-        if fault is not None:
-            stream.body = b""
+        self._drop_body(stream)
         self._ready.append(stream)
+
+    def _drop_body(self, stream: ServerStream) -> None:
+        self._buffered -= len(stream.body)
+        stream.body = b""
 
     def _on_reset(self, stream: Stream, code: int) -> None:
         assert isinstance(stream, ServerStream)
@@ -334,19 +388,23 @@ class ServerConnection(Connection):
 
     def _all_taken(self, stream: Stream, out: bytearray) -> None:
         assert isinstance(stream, ServerStream)
-        stream.local_ended = True
-        self._finish(stream, out)
         self._taken.append(stream)
+        if stream.more:
+            stream.offset = -1
+        else:
+            stream.local_ended = True
+            self._finish(stream, out)
 
-    def _finish(self, stream: ServerStream, out: bytearray) -> None:
+    def _finish(self, stream: ServerStream, out: bytearray, code: Code = Code.NO_ERROR) -> None:
         ended = stream.remote_ended
         self._close(stream, ours=not ended)
-        if not ended:
+        if not ended or code is not Code.NO_ERROR:
             # Answered before the request was over: the peer can stop sending.
             # After the answer, so not through the control frames.
-            out += rst_stream(stream.id, Code.NO_ERROR)
+            out += rst_stream(stream.id, code)
 
     def _close(self, stream: ServerStream, *, ours: bool) -> None:
+        self._drop_body(stream)
         self._forget(stream)
         self._remember_closed(stream.id, ours=ours)
 

@@ -1,0 +1,199 @@
+"""One call of a channel, from its start to its only result."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import trio
+from grpclib.const import Status
+
+from ._client_role import ClientStream
+from ._errors import CallError
+from ._status import from_reset, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._dispatch import Dispatcher
+    from ._method import Method, TimeoutBlocks
+
+SERVER_SLACK = 0.1
+"""Seconds before a deadline from which on the server's word for it is believed."""
+_OVER = frozenset((Status.CANCELLED, Status.DEADLINE_EXCEEDED))
+
+
+class Call(ClientStream):
+    """A unary call.  It is finished exactly once, or withdrawn.
+
+    ``deadline`` is when the server may give up (what ``grpc-timeout`` says);
+    ``own_deadline`` when we do.  ``done`` is set before :meth:`finish` runs.
+    """
+
+    __slots__ = (
+        "blocks",
+        "deadline",
+        "dispatcher",
+        "done",
+        "headers",
+        "long_poll",
+        "method",
+        "own_deadline",
+        "refusals",
+        "started",
+    )
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        method: Method[Any, Any],
+        message: bytes,
+        headers: bytes,
+        blocks: TimeoutBlocks,
+        *,
+        urgent: bool,
+        long_poll: bool,
+    ) -> None:
+        super().__init__(message, urgent=urgent)
+        self.dispatcher = dispatcher
+        self.method = method
+        self.headers = headers
+        self.blocks = blocks
+        self.long_poll = long_poll
+        self.done = False
+        self.refusals = 0
+        self.deadline = self.own_deadline = math.inf
+        self.started = 0.0
+
+    def finish(self, reply: Any, error: CallError | None) -> None:
+        """Hand the result over: a reply, or an error."""
+        raise NotImplementedError
+
+    def settle(self, reply: Any, error: CallError | None) -> None:
+        """The result is known: let go of what the call held, and hand it over."""
+        self.done = True
+        self.message = self.body = b""
+        self.finish(reply, error)
+
+    def withdraw(self) -> None:
+        """Undo the call: nothing is finished.  Does nothing if it is done."""
+        if not self.done:
+            self.done = True
+            self.dispatcher.drop(self)
+            self.message = self.body = b""
+
+    # From the connection --------------------------------------------------
+
+    def header_block(self) -> bytes | None:
+        if self.deadline == math.inf:
+            return self.headers
+        left = self.deadline - trio.current_time()
+        # Too late: the timer or the caller's scope is about to end the call.
+        return self.headers + self.blocks.block(left) if left > 0 else None
+
+    def answered(self) -> None:
+        try:
+            message = message_of(self)
+        except CallError as error:
+            self.settle(None, self._judge(error))
+            return
+        try:
+            reply = self.method.decode(message)
+        except Exception as cause:
+            text = f"the answer does not decode: {cause}"
+            undecodable = CallError(Status.INTERNAL, text, origin="local")
+            undecodable.__cause__ = cause
+            self.settle(None, undecodable)
+            return
+        self.settle(reply, None)
+
+    def broken(self, code: int, reason: str, *, unprocessed: bool) -> None:
+        self.connection = None
+        if not unprocessed or not self.dispatcher.repeat(self):
+            self.settle(None, self._judge(from_reset(code, reason, unprocessed=unprocessed)))
+
+    def oversized(self, size: int) -> None:
+        text = f"the answer's message of {size} bytes is larger than the receive limit"
+        self.settle(None, CallError(Status.RESOURCE_EXHAUSTED, text, origin="local"))
+
+    # From the timer -------------------------------------------------------
+
+    def expired(self) -> None:
+        """The call's own deadline has come."""
+        self.dispatcher.drop(self)
+        self.settle(None, deadline_error())
+
+    def _judge(self, error: CallError) -> CallError:
+        # The server counts the same time; which word comes first is chance.
+        if (
+            error.status in _OVER
+            and self.own_deadline <= self.deadline
+            and self._is_over(self.own_deadline)
+        ):
+            return deadline_error()
+        return error
+
+    def _is_over(self, deadline: float) -> bool:
+        return trio.current_time() >= deadline - SERVER_SLACK
+
+
+class TaskCall(Call):
+    """A call whose task waits for it."""
+
+    __slots__ = ("error", "reply", "task")
+
+    task: trio.lowlevel.Task
+    reply: Any
+    error: CallError | None
+
+    def finish(self, reply: Any, error: CallError | None) -> None:
+        self.reply = reply
+        self.error = error
+        trio.lowlevel.reschedule(self.task)
+
+    def abort(self, _: object) -> trio.lowlevel.Abort:
+        """The task was cancelled while it waited."""
+        self.withdraw()
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def result(self) -> Any:
+        """Wait for the reply.  A checkpoint; cancelling it undoes the call.
+
+        Raises:
+            CallError: the call failed.
+        """
+        self.task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self.abort)
+        error = self.error
+        if error is None:
+            return self.reply
+        outer_over = self.deadline < self.own_deadline and self._is_over(self.deadline)
+        if outer_over and error.status in _OVER:
+            # The caller's scope is over, and the server said so first: the
+            # caller is cancelled, as if we had been quicker.
+            await trio.sleep_until(self.deadline)
+        raise error
+
+
+class PendingCall(Call):
+    """A call whose result goes to a callback."""
+
+    __slots__ = ("_on_done",)
+
+    _on_done: Callable[[Any, CallError | None], None]
+
+    def finish(self, reply: Any, error: CallError | None) -> None:
+        self._on_done(reply, error)
+
+    def call_back(self, on_done: Callable[[Any, CallError | None], None]) -> None:
+        """Where the result is to go."""
+        self._on_done = on_done
+
+    def cancel(self) -> None:
+        """Undo the call: its callback is not called any more.  Idempotent."""
+        self.withdraw()
+
+
+def deadline_error() -> CallError:
+    """The error of a call whose own deadline has passed."""
+    return CallError(Status.DEADLINE_EXCEEDED, "the call's deadline has passed", origin="local")

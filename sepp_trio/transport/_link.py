@@ -1,0 +1,256 @@
+"""One live connection: its reader, its writer and its watch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol, cast
+
+import trio
+
+from ._client_role import ClientConnection
+from ._errors import DialError
+from ._frames import ConnectionFault, code_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ._calls import Call
+    from ._http2 import Http2Config
+    from ._sending import Queue
+
+READ_SIZE = 64 * 1024
+_UNREAD_LIMIT = 64 * 1024
+_UNANSWERED = 2.0
+_FAREWELL = 0.5
+_PING = b"sepptrio"
+
+
+class LinkOwner(Protocol):
+    """What a link tells its channel."""
+
+    keepalive_interval: float
+    keepalive_timeout: float
+    bytes_sent: int
+    bytes_received: int
+
+    def link_leaving(self, link: Link) -> None:
+        """The link takes no new calls any more.  Told again and again until it ends."""
+
+    def link_lost(self, link: Link, calls: list[Call]) -> None:
+        """The link is gone, ``link.reason`` says why; these calls had begun on it."""
+
+
+class Link:
+    """Drives one HTTP/2 connection over a Trio stream.
+
+    Only the writer task calls ``send_all``, which no caller can cancel: bytes
+    are never cut off in the middle.  Whatever callers do is synchronous:
+    queue, or undo, and wake the writer.
+    """
+
+    def __init__(
+        self,
+        owner: LinkOwner,
+        stream: trio.abc.Stream,
+        config: Http2Config,
+        waiting: tuple[Queue, Queue],
+    ) -> None:
+        self.core = ClientConnection(config, waiting, self.wake)
+        self.reason = ""
+        """Why the connection ended, for people; empty while it lives."""
+        self._owner = owner
+        self._stream = stream
+        self._waiting = waiting
+        self._parked: trio.lowlevel.Task | None = None
+        self._drained: trio.Event | None = None
+        self._heard = trio.current_time()
+        self._reads = 0
+        self._check_at = math.inf
+        self._watch_scope: trio.CancelScope | None = None
+        self._scope: trio.CancelScope | None = None
+
+    async def handshake(self) -> None:
+        """Exchange HTTP/2's first frames.  A checkpoint; if cancelled, close the stream.
+
+        Raises:
+            DialError: the peer does not speak HTTP/2, or left.
+        """
+        core, seen = self.core, b""
+        try:
+            await self._stream.send_all(core.data_to_send())
+            while not core.settings_received:
+                data = await self._stream.receive_some(READ_SIZE)
+                seen = (seen + data)[:16]
+                if not data:
+                    raise DialError(_what_spoke(seen) or "the server closed the connection")
+                core.feed(data)
+        except ConnectionFault as fault:
+            reason = _what_spoke(seen) or f"the server does not speak HTTP/2 ({fault.reason})"
+            raise DialError(reason) from None
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+            reason = _what_spoke(seen) or "the server broke the connection"
+            raise DialError(reason) from error
+        if not core.accepting:
+            raise DialError("the server is going away")
+
+    async def run(self) -> None:
+        """Serve the connection until it ends.  Closes the stream, whatever happens."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._read)
+                nursery.start_soon(self._watch)
+        finally:
+            self.end("the channel is closed")
+            self._owner.link_lost(self, self.core.lost())  # type: ignore[arg-type]
+            await trio.aclose_forcefully(self._stream)
+
+    def end(self, reason: str) -> None:
+        """Give the connection up, at once.  Synchronous; only the first reason counts."""
+        self.reason = self.reason or reason
+        self.core.accepting = False
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def wake(self) -> None:
+        """There may be something to write."""
+        task = self._parked
+        if task is not None:
+            self._parked = None
+            trio.lowlevel.reschedule(task)
+
+    def watch_short_call(self, now: float) -> None:
+        """A call that should be answered soon has been queued."""
+        due = now + _UNANSWERED
+        if due < self._check_at:
+            self._check_at = due
+            if self._watch_scope is not None:
+                self._watch_scope.deadline = due
+
+    # Tasks ------------------------------------------------------------------
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._parked = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def _write(self) -> None:
+        core, owner, send_all = self.core, self._owner, self._stream.send_all
+        while True:
+            if core.has_output():
+                data = core.data_to_send()
+                owner.bytes_sent += len(data)
+                if not core.accepting:
+                    self._leave()
+                try:
+                    await send_all(data)
+                except Exception as error:
+                    self.end(_describe(error))
+                    return
+                if self._drained is not None and core.control_backlog <= _UNREAD_LIMIT:
+                    self._drained.set()
+            elif core.closed or not (core.accepting or core.streams):
+                self.end(self.reason or "the server said goodbye")
+                return
+            else:
+                self._parked = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    async def _read(self) -> None:
+        core, owner, receive_some = self.core, self._owner, self._stream.receive_some
+        while True:
+            try:
+                data = await receive_some(READ_SIZE)
+            except Exception as error:
+                self.end(_describe(error))
+                return
+            if not data:
+                self.end(self.reason or "the server closed the connection")
+                return
+            owner.bytes_received += len(data)
+            self._heard = trio.current_time()
+            self._reads += 1
+            try:
+                core.feed(data)
+            except ConnectionFault as fault:
+                self._leave_for_fault(fault)
+                return
+            if not core.accepting:
+                self._leave()
+            if self._parked is not None and (core.has_output() or not core.accepting):
+                self.wake()
+            if core.control_backlog > _UNREAD_LIMIT:
+                # The peer asks for answers and does not read them.
+                self._drained = trio.Event()
+                await self._drained.wait()
+                self._drained = None
+
+    def _leave(self) -> None:
+        said = self.core.goaway
+        if said is not None and not self.reason:
+            debug = said.debug.decode(errors="replace")[:200]
+            self.reason = f"the server said goodbye ({code_name(said.code)} {debug}".rstrip() + ")"
+        self._owner.link_leaving(self)
+
+    def _leave_for_fault(self, fault: ConnectionFault) -> None:
+        # GOAWAY gets a moment to leave, the calls wait no longer.
+        self.reason = self.reason or f"the server broke the protocol ({fault.reason})"
+        self._owner.link_lost(self, self.core.lost())  # type: ignore[arg-type]
+        assert self._scope is not None
+        self._scope.deadline = trio.current_time() + _FAREWELL
+        self.wake()
+
+    # Keep-alive -------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Ask for a sign of life after silence, and end the connection without one."""
+        while True:
+            self._check_at = self._quiet_until()
+            with trio.CancelScope(deadline=self._check_at) as self._watch_scope:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            if now < self._quiet_until():
+                continue
+            reads = self._reads
+            self.core.ping(_PING)
+            self.wake()
+            self._check_at = -math.inf  # nothing shortens this wait
+            await trio.sleep(self._owner.keepalive_timeout)
+            if self._reads == reads:
+                self.end(f"no sign of life for {trio.current_time() - self._heard:.1f} s")
+                return
+
+    def _quiet_until(self) -> float:
+        """When to ask, if nothing is heard and nothing answered until then."""
+        due = self._heard + self._owner.keepalive_interval
+        oldest = self._oldest_short_call()
+        if oldest is not None:
+            due = min(due, max(oldest, self._heard) + _UNANSWERED)
+        return due
+
+    def _oldest_short_call(self) -> float | None:
+        oldest = []
+        for calls in (self.core.streams.values(), *self._waiting):
+            # In order of their start, or near enough.
+            for call in cast("Iterable[Call]", calls):
+                if not call.long_poll:
+                    oldest.append(call.started)
+                    break
+        return min(oldest, default=None)
+
+
+def _describe(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else None
+    text = str(cause or error)
+    return f"{type(cause or error).__name__}: {text}" if text else type(error).__name__
+
+
+def _what_spoke(first: bytes) -> str | None:
+    """What is on the other end, if its first bytes say that it is not HTTP/2."""
+    if first.startswith(b"HTTP/"):
+        return "the server speaks HTTP/1, not HTTP/2"
+    if first[:2] in (b"\x15\x03", b"\x16\x03"):
+        return "the server speaks TLS, and the connection does not"
+    if first.startswith(b"SSH-"):
+        return "the server speaks SSH, not HTTP/2"
+    return None
