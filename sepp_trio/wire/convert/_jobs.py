@@ -42,12 +42,13 @@ def job_from_wire(
     raw: bytes,
     *,
     worker_id: str | None = None,
+    lease_duration: float | None = None,
     deadline_of: Callable[[datetime], float] | None = None,
 ) -> Job | MalformedJob:
     """One job of a ReserveResponse.
 
-    `worker_id` (of the reserve) and `lease_deadline` (what `deadline_of` makes of
-    ``lease_expires_at``) become part of the job.
+    `worker_id` and `lease_duration` (of the reserve) and `lease_deadline` (what `deadline_of`
+    makes of ``lease_expires_at``) become part of the job.
 
     Malformed is what cannot be decoded, lacks id, type, attempt or a time of the server, has a
     priority beyond 9, a custom entry without a value, or a payload without data or encoding. A
@@ -79,6 +80,7 @@ def job_from_wire(
             None if job.trace_context is None else trace_of(job),
             None if deadline_of is None else deadline_of(lease_expires_at),
             worker_id,
+            lease_duration,
         )
     except DecodeError as error:
         return MalformedJob(job.id, job.attempt, job.queue, str(error))

@@ -1,0 +1,186 @@
+"""Enqueuing without end: batches in flight, results in order, memory bounded.
+
+The iterator has no task and no nursery: batches are started by a plain call and finish in
+the channel. So it can be left early, dropped or cancelled at any point with nothing to
+close; what was sent by then may be stored, as with any enqueue that nobody waits for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..errors import ClientError
+from ..transport import CallError
+from ..types import EnqueueAck, EnqueueRequest, JobRejection
+from ..wire import convert, records
+from ._batches import all_keyed, batch_message, checked_request
+from ._retry import repeat_idempotent, repeat_unambiguous
+
+if TYPE_CHECKING:
+    from ._client import SeppClient
+
+MAX_BATCH_BYTES = 4 * 2**20
+"""A batch is closed at about this size, far below what a server takes (16 MiB)."""
+
+
+class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
+    """The results of ``enqueue_many``."""
+
+    def __init__(
+        self,
+        client: SeppClient,
+        requests: AsyncIterable[EnqueueRequest] | Iterable[EnqueueRequest],
+        batch_size: int,
+        in_flight: int,
+    ) -> None:
+        self._client = client
+        self._source = _iterator(requests)
+        self._batch_size = batch_size
+        self._in_flight = in_flight
+        self._taken = 0
+        self._gathered: list[EnqueueRequest] = []
+        self._gathered_bytes = 0
+        self._exhausted = False
+        self._source_error: Exception | None = None
+        self._batches: deque[_Batch] = deque()
+        self._results: deque[EnqueueAck | JobRejection] = deque()
+
+    async def __anext__(self) -> EnqueueAck | JobRejection:
+        """The next job's result. A cancel point; a schedule point once per batch."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._client._check_open()
+        while not self._results:
+            if self._batches and (self._batches[0].done.is_set() or not self._may_gather()):
+                await self._settle_first()
+            elif self._may_gather():
+                await self._gather()
+            elif self._source_error is not None:
+                error, self._source_error = self._source_error, None
+                raise error
+            else:
+                await trio.lowlevel.checkpoint()
+                raise StopAsyncIteration
+        return self._results.popleft()
+
+    def _may_gather(self) -> bool:
+        return not self._exhausted and len(self._batches) < self._in_flight
+
+    async def _gather(self) -> None:
+        """Take a batch of requests and start it. What was taken outlives a cancel."""
+        try:
+            while len(self._gathered) < self._batch_size and self._gathered_bytes < MAX_BATCH_BYTES:
+                request = await self._next_request()
+                if request is None:
+                    self._exhausted = True
+                    break
+                self._gathered.append(request)
+                self._gathered_bytes += _size(request)
+        except Exception as error:
+            # Everything before it is enqueued and reported first.
+            self._exhausted = True
+            self._source_error = error
+        if self._gathered:
+            batch = _Batch(self._client, self._gathered)
+            self._gathered, self._gathered_bytes = [], 0
+            self._batches.append(batch)
+            batch.start()
+
+    async def _next_request(self) -> EnqueueRequest | None:
+        if isinstance(self._source, AsyncIterator):
+            try:
+                request = await self._source.__anext__()
+            except StopAsyncIteration:
+                return None
+        else:
+            try:
+                request = next(self._source)
+            except StopIteration:
+                return None
+        checked_request(request, self._taken)
+        self._taken += 1
+        return request
+
+    async def _settle_first(self) -> None:
+        """Wait for the oldest batch, repeating it as the client's policy allows."""
+        batch = self._batches[0]
+        await batch.done.wait()
+        if batch.error is not None and batch.may_repeat():
+            await trio.sleep(self._client._retry_policy.backoff(batch.failed))
+            batch.start()
+            return
+        try:
+            self._results.extend(batch.outcomes())
+            self._batches.popleft()
+        except ClientError:
+            # The batches behind it are left to finish; nobody reports them any more.
+            self._exhausted = True
+            self._source_error = None
+            self._batches.clear()
+            raise
+
+
+class _Batch:
+    """One EnqueueBatch in flight."""
+
+    __slots__ = ("_client", "_keyed", "_message", "done", "error", "failed", "response")
+
+    def __init__(self, client: SeppClient, requests: list[EnqueueRequest]) -> None:
+        self._client = client
+        self._message = batch_message(requests)
+        self._keyed = all_keyed(requests)
+        self.done = trio.Event()
+        self.failed = 0
+        self.response: records.EnqueueBatchResponse | None = None
+        self.error: CallError | None = None
+
+    def start(self) -> None:
+        self.done = trio.Event()
+        self.error = None
+        client = self._client
+        client._channel.start_unary(
+            client._methods.enqueue_batch, self._message, self._finish, timeout=client._rpc_timeout
+        )
+
+    def _finish(
+        self, response: records.EnqueueBatchResponse | None, error: CallError | None
+    ) -> None:
+        self.response, self.error = response, error
+        if error is not None:
+            self.failed += 1
+        self.done.set()
+
+    def may_repeat(self) -> bool:
+        assert self.error is not None
+        repeat = repeat_idempotent if self._keyed else repeat_unambiguous
+        return self.failed < self._client._retry_policy.max_attempts and repeat(self.error)
+
+    def outcomes(self) -> list[EnqueueAck | JobRejection]:
+        if self.error is not None:
+            raise self._client._failure(self.error) from self.error
+        assert self.response is not None
+        return convert.batch_results_from_wire(self.response, len(self._message.jobs))
+
+
+def _iterator(
+    requests: AsyncIterable[EnqueueRequest] | Iterable[EnqueueRequest],
+) -> AsyncIterator[EnqueueRequest] | Iterator[EnqueueRequest]:
+    if isinstance(requests, AsyncIterable):
+        return requests.__aiter__()
+    if isinstance(requests, Iterable):
+        return iter(requests)
+    kind = type(requests).__name__
+    raise TypeError(f"requests must be an iterable or async iterable, not {kind}")
+
+
+def _size(request: EnqueueRequest) -> int:
+    """Bytes on the wire, roughly: what is large in a large job."""
+    size = 64 + len(request.queue) + len(request.job_type)
+    if request.payload is not None:
+        size += len(request.payload.data)
+    for key, value in request.custom.items():
+        size += 16 + len(key) + (len(value) if isinstance(value, str) else 0)
+    return size

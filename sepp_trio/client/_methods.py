@@ -1,0 +1,43 @@
+"""The eight calls as the channel wants them: path, encoder, decoder."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from .. import wire
+from ..transport import Method
+from ..wire import records
+
+
+class Methods(NamedTuple):
+    """One method per call of the service."""
+
+    enqueue_batch: Method[records.EnqueueBatchRequest, records.EnqueueBatchResponse]
+    enqueue_atomic: Method[records.EnqueueBatchRequest, records.EnqueueAtomicResponse]
+    reserve: Method[records.ReserveRequest, records.ReserveResponse]
+    ack: Method[records.AckRequest, records.AckResponse]
+    nack: Method[records.NackRequest, records.NackResponse]
+    extend: Method[records.ExtendRequest, records.ExtendResponse]
+    drain_dead_letters: Method[records.DrainDeadLettersRequest, records.DrainDeadLettersResponse]
+    get_server_info: Method[records.GetServerInfoRequest, records.GetServerInfoResponse]
+
+
+@functools.cache
+def methods() -> Methods:
+    """The table, made at the first use: it imports the generated module."""
+
+    def method(rpc: str) -> Method[Any, Any]:
+        spec = wire.rpcs()[rpc]
+        return Method(spec.route, wire.encoder_of(spec.request), wire.decoder_of(spec.response))
+
+    return Methods(
+        enqueue_batch=method("EnqueueBatch"),
+        enqueue_atomic=method("EnqueueAtomic"),
+        reserve=method("Reserve"),
+        ack=method("Ack"),
+        nack=method("Nack"),
+        extend=method("Extend"),
+        drain_dead_letters=method("DrainDeadLetters"),
+        get_server_info=method("GetServerInfo"),
+    )

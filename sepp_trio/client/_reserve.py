@@ -1,0 +1,111 @@
+"""Reserving: how long to wait, and what to make of the answer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..transport import CallError
+from ..types import Job, ReserveOptions, RetryDirective
+from ..types._checks import seconds
+from ..wire import convert, records
+from ._reason import clean_reason
+from ._taking import take
+
+if TYPE_CHECKING:
+    from ._client import SeppClient
+
+logger = logging.getLogger("sepp_trio")
+
+ANSWER_TIME = 10.0
+"""Seconds after the wait within which a reserve must be answered."""
+
+SETTLE = 0.5
+"""Seconds from its start during which a cancelled reserve is not reset: it may be claiming."""
+
+_MARGIN = 1.0
+"""Seconds before the caller's deadline at which the wait ends, if half the time is not less."""
+
+_REFUSE_TIMEOUT = 5.0
+
+
+def wait_within(wait: float, deadline: float, now: float) -> float:
+    """Seconds to wait so that the answer is there before the caller's deadline.
+
+    A reserve that is reset may have claimed jobs, which then are stranded.
+    """
+    left = deadline - now
+    return max(0.0, min(wait, left - min(_MARGIN, left / 2)))
+
+
+async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
+    """See :meth:`SeppClient.reserve`.
+
+    Raises:
+        CallError: the call failed.
+    """
+    if not client._keeper.clock.known:
+        client._keeper.ask_time()  # answered before any wait is, and nobody waits for it
+    sent = trio.current_time()
+    wait = wait_within(
+        seconds(options.wait_timeout, "wait_timeout", zero=True),
+        trio.current_effective_deadline(),
+        sent,
+    )
+    response = await take(
+        client._channel,
+        client._methods.reserve,
+        convert.reserve_options_to_wire(replace(options, wait_timeout=wait)),
+        timeout=wait + ANSWER_TIME,
+        brings=lambda response: bool(response.jobs),
+        settle=SETTLE,
+        parks=True,
+    )
+    received = trio.current_time()
+    asked = seconds(options.lease_duration, "lease_duration")
+    clock = client._keeper.clock
+
+    def deadline_of(lease_expires_at: datetime) -> float:
+        return clock.grant(lease_expires_at.timestamp(), asked, sent, received).end
+
+    jobs = []
+    for raw in response.jobs:
+        job = convert.job_from_wire(
+            raw,
+            worker_id=options.worker_id,
+            lease_duration=asked,
+            deadline_of=deadline_of,
+        )
+        if isinstance(job, Job):
+            jobs.append(job)
+        else:
+            refuse(client, job, options.worker_id)
+    return jobs
+
+
+def refuse(client: SeppClient, job: convert.MalformedJob, worker_id: str | None) -> None:
+    """Give up a job that cannot be read, so that it does not come back at each lease's end.
+
+    Nothing is waited for: the nack ends in the channel, within its own deadline, and what
+    becomes of it is logged.
+    """
+    if not job.can_be_nacked:
+        logger.error("reserved a job that cannot be read, nor given up: %s", job.reason)
+        return
+    logger.error("reserved job %s cannot be read, giving it up: %s", job.job_id, job.reason)
+
+    def log_failure(_: records.NackResponse | None, error: CallError | None) -> None:
+        if error is not None:
+            logger.warning("job %s could not be given up: %s", job.job_id, error)
+
+    reason = clean_reason(f"the client cannot read the job: {job.reason}")
+    request = convert.nack_request_to_wire(
+        job.job_id, job.attempt, RetryDirective.DEAD_LETTER, reason, worker_id
+    )
+    client._channel.start_unary(
+        client._methods.nack, request, log_failure, timeout=_REFUSE_TIMEOUT, urgent=True
+    )
