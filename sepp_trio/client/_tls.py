@@ -106,8 +106,7 @@ def _load_pair(context: ssl.SSLContext, pair: tuple[PemSource, PemSource]) -> No
         try:
             context.load_cert_chain(path, password=_no_password)
         except ssl.SSLError as error:
-            reason = error.reason or error  # type: ignore[redundant-expr]  # None at times
-            raise ValueError(f"client_certificate cannot be used: {reason}") from None
+            raise ValueError(f"client_certificate cannot be used: {error.args[-1]}") from None
 
 
 def _no_password() -> NoReturn:

@@ -95,7 +95,6 @@ class Job:
     lease_deadline: float | None = field(default=None, compare=False)
     worker_id: str | None = field(default=None, compare=False)
     lease_duration: float | None = field(default=None, compare=False)
-    lease_duration: float | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"job {self.id} ({self.job_type}, attempt {self.attempt}/{self.max_attempts})"
