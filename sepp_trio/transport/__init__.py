@@ -10,3 +10,7 @@ from ._errors import CallError as CallError
 from ._errors import ChannelClosed as ChannelClosed
 from ._errors import DialError as DialError
 from ._method import Method as Method
+from ._server import GrpcServer as GrpcServer
+from ._server import tls_listener as tls_listener
+from ._server_call import ServerCall as ServerCall
+from ._server_config import ServerConfig as ServerConfig

@@ -75,6 +75,7 @@ class Request:
 
     __slots__ = (
         "content_length",
+        "encoding",
         "fault",
         "fields",
         "has_pseudo",
@@ -89,6 +90,7 @@ class Request:
         self.too_large = list_size(fields) > MAX_HEADER_LIST
         self.content_length: int | None = None
         self.timeout: str | None = None
+        self.encoding: str | None = None
         fault = _common_fault(fields)
         pseudo: dict[str, str] = {}
         for name, value in self.fields:
@@ -98,6 +100,8 @@ class Request:
                 pseudo[name] = value
             elif name == "grpc-timeout":
                 self.timeout = value
+            elif name == "grpc-encoding":
+                self.encoding = value
             elif name == "content-length":
                 if value.isdecimal() and value.isascii() and len(value) < 19:
                     self.content_length = int(value)

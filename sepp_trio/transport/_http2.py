@@ -128,6 +128,8 @@ class Connection(Sender):
                 try:
                     if kind == DATA:
                         self._on_data(number, flags, data[start:stop])
+                    elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
+                        self._on_block(number, flags, data[start:stop])
                     elif kind == HEADERS:
                         self._on_header_frame(number, flags, data[start:stop])
                     else:

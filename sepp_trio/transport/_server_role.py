@@ -62,6 +62,7 @@ class ServerStream(Stream):
     """
 
     __slots__ = (
+        "deadline",
         "fault",
         "feed_number",
         "on_reset",
@@ -79,6 +80,8 @@ class ServerStream(Stream):
         super().__init__(b"")
         self.request = request
         self.timeout = timeout
+        self.deadline: float | None = None
+        """For the driver's use."""
         self.feed_number = feed_number
         self.fault = None
         self.payload = b""
