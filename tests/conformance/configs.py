@@ -95,3 +95,6 @@ RETRIES = (
 DEDUP = "[storage]\ndedup_window_ms = 1500\n" + _queues("memorious", "dedup_window_ms = 60000")
 
 SMALL_MESSAGES = "[limits]\nmax_message_bytes = 4096\nmax_payload_bytes = 2048\n"
+
+# Paths are relative to the server's directory, where servers.py puts the files.
+TLS = '[server]\ntls_cert_path = "server.crt"\ntls_key_path = "server.key"\n'

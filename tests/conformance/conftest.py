@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.register_assert_rewrite("tests.conformance.scenarios", "tests.conformance.face")
+pytest.register_assert_rewrite("tests.conformance")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.conformance.runner import Servers
-
-_SKIPS = pytest.StashKey[dict[str, int]]()
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from tests.conformance.face import Handled, Metadata, NewJob, Rejection
 
-NAME = "sepp_py"
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -52,7 +51,7 @@ def _plain_errors() -> Iterator[None]:
         raise Refused("INTERNAL", str(error)) from error
     except errors.UnexpectedStatusError as error:
         raise Refused(error.code.name, str(error)) from error
-    except errors.TransportError as error:
+    except (errors.TransportError, errors.ConnectError) as error:
         raise Refused("UNAVAILABLE", str(error)) from error
 
 
@@ -286,11 +285,18 @@ def _adapted(
 
 
 @contextlib.asynccontextmanager
-async def connect(address: str, *, api_key: str | None = None) -> AsyncIterator[SeppPyFace]:
-    """A face on its own connections."""
+async def connect(
+    address: str, *, api_key: str | None = None, authority: bytes | None = None
+) -> AsyncIterator[SeppPyFace]:
+    """A face on its own connections; `authority` is the CA of a TLS server."""
     with _plain_errors():
         client = await sepp.SeppClient.connect(
-            address, api_key=api_key, max_receive_message_bytes=-1
+            address, api_key=api_key, tls_ca_cert=authority, max_receive_message_bytes=-1
         )
-    async with client, grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+    if authority is None:
+        channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    else:
+        credentials = grpc.ssl_channel_credentials(authority)
+        channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    async with client, channel:
         yield SeppPyFace(client, channel)

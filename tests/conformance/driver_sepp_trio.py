@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from typing import TYPE_CHECKING, Any
 
-import sepp_trio
 import trio
 from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError
-from sepp_trio.transport import open_channel, tcp_connector
 
+import sepp_trio
+from sepp_trio.transport import open_channel, tcp_connector
 from tests.conformance.driver_common import (
     info_fields,
     instant_ms,
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from sepp_trio.transport import Channel
-
     from tests.conformance.face import Handled, Metadata, NewJob, Rejection
-
-NAME = "sepp_trio"
 
 
 @contextlib.contextmanager
@@ -294,16 +292,35 @@ def _adapted(
 
 
 @contextlib.asynccontextmanager
-async def connect(address: str, *, api_key: str | None = None) -> AsyncIterator[SeppTrioFace]:
-    """A face on its own connections."""
+async def connect(
+    address: str, *, api_key: str | None = None, authority: bytes | None = None
+) -> AsyncIterator[SeppTrioFace]:
+    """A face on its own connections; `authority` is the CA of a TLS server."""
     host, _, port = address.rpartition(":")
+    tls = None
+    if authority is not None:
+        tls = ssl.create_default_context(cadata=authority.decode())
+        tls.set_alpn_protocols(["h2"])
     async with (
-        sepp_trio.open_client(address, api_key=api_key) as client,
+        _plain_client(address, api_key, authority) as client,
         open_channel(
-            tcp_connector(host, int(port)),
+            tcp_connector(host, int(port), tls=tls),
             authority=address,
+            scheme="http" if tls is None else "https",
             codec=_BytesCodec(),
             max_receive_message_bytes=1 << 30,
         ) as channel,
     ):
         yield SeppTrioFace(client, channel)
+
+
+@contextlib.asynccontextmanager
+async def _plain_client(
+    address: str, api_key: str | None, authority: bytes | None
+) -> AsyncIterator[sepp_trio.SeppClient]:
+    async with contextlib.AsyncExitStack() as stack:
+        with _plain_errors():
+            client = await stack.enter_async_context(
+                sepp_trio.open_client(address, api_key=api_key, ca_certificate=authority)
+            )
+        yield client

@@ -81,10 +81,11 @@ def refused(*statuses: str, saying: str = "") -> Iterator[None]:
     try:
         yield
     except Refused as error:
-        assert error.status in statuses, f"expected {statuses}, got {error}"
-        assert saying in error.message, f"expected {saying!r} in {error.message!r}"
+        refusal = error
     else:
         raise AssertionError(f"expected {statuses}, but the call succeeded")
+    assert refusal.status in statuses, f"expected {statuses}, got {refusal}"
+    assert saying in refusal.message, f"expected {saying!r} in {refusal.message!r}"
 
 
 @dataclass(frozen=True, slots=True)

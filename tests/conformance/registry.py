@@ -41,10 +41,10 @@ class Env:
         """This driver's copy of a queue that the config declares."""
         return f"{name}-{self.driver}"
 
-    async def connect(self, *, api_key: str | None = None) -> Face:
+    async def connect(self, *, api_key: str | None = None, authority: bytes | None = None) -> Face:
         """Another connection to the server (as it is now), closed when the scenario ends."""
         return await self.stack.enter_async_context(
-            self.connector(self.server.address, api_key=api_key)
+            self.connector(self.server.address, api_key=api_key, authority=authority)
         )
 
     def start(self, function: Callable[..., Awaitable[T]], *args: object) -> Task[T]:

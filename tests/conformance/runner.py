@@ -13,6 +13,7 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from tests.conformance import scenarios
+from tests.conformance.configs import KEYS, NO_KEYS, TLS
 from tests.conformance.loops import AsyncioLoop, TrioLoop
 from tests.conformance.registry import SCENARIOS, Env
 from tests.conformance.servers import Server
@@ -79,8 +80,8 @@ def run_scenarios(
             async with contextlib.AsyncExitStack() as stack:
                 env = Env(chosen.name, driver, loop, server, connector, stack)
                 stack.push_async_callback(env.stop_tasks)
-                # Refused keys are some scenarios' subject: they connect by themselves.
-                if "api_keys" not in chosen.config:
+                # Keys and certificates are some scenarios' subject: they connect by themselves.
+                if chosen.config not in (KEYS, NO_KEYS, TLS):
                     env.face = await env.connect()
                 await chosen.function(env)
 

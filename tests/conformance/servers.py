@@ -6,6 +6,7 @@ removed at the end. A scenario that owns its server may terminate, kill and star
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -17,6 +18,8 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+
+import trustme
 
 EMBEDDED = "embedded"
 REAL = "real"
@@ -40,6 +43,18 @@ def real_binary() -> str | None:
     return os.environ.get("SEPP_BIN") or shutil.which("sepp")
 
 
+@functools.cache
+def certificates() -> dict[str, bytes]:
+    """The files that configs.TLS names, and the CA that signed them; made once for a run."""
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1")
+    return {
+        "server.crt": b"".join(pem.bytes() for pem in server.cert_chain_pems),
+        "server.key": server.private_key_pem.bytes(),
+        "ca.crt": authority.cert_pem.bytes(),
+    }
+
+
 class Server:
     """One server process of `kind` with `config` (TOML) and a directory of its own."""
 
@@ -47,6 +62,9 @@ class Server:
         self.kind = kind
         self._directory = Path(tempfile.mkdtemp(prefix=f"sepp-{kind}-"))
         (self._directory / "sepp.toml").write_text(config)
+        if "tls_cert_path" in config:
+            for name, pem in certificates().items():
+                (self._directory / name).write_bytes(pem)
         self._durable = durable
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None

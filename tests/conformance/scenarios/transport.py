@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tests.conformance.configs import SMALL_MESSAGES, STRICT
+from tests.conformance.configs import KEYS, SMALL_MESSAGES, STRICT
 from tests.conformance.face import NewJob, refused
 from tests.conformance.registry import scenario
 from tests.conformance.wire import batch, new_job, pb, reserve_request, route
@@ -175,3 +175,28 @@ async def non_ascii_messages_survive_the_status_line(env: Env) -> None:
     for name in names:
         with refused("FAILED_PRECONDITION", saying=name):
             await env.face.call("Reserve", reserve_request(env.declared("known"), *names))
+
+
+@scenario()
+async def reflection_is_not_served(env: Env) -> None:
+    for version in ("v1", "v1alpha"):
+        with refused("UNIMPLEMENTED"):
+            await env.face.call_bytes(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo", b""
+            )
+
+
+@scenario(config=KEYS)
+async def health_is_serving_and_needs_no_key(env: Env) -> None:
+    face = await env.connect()
+    check = "/grpc.health.v1.Health/Check"
+    for service in ("", "sepp.v1.QueueService"):
+        assert await face.call_bytes(check, _health_request(service)) == b"\x08\x01"  # SERVING
+    for service in ("grpc.health.v1.Health", "nobody"):
+        with refused("NOT_FOUND"):
+            await face.call_bytes(check, _health_request(service))
+
+
+def _health_request(service: str) -> bytes:
+    # HealthCheckRequest: field 1, the service's name.
+    return b"\x0a" + bytes([len(service)]) + service.encode() if service else b""
