@@ -80,6 +80,11 @@ class BlockDecoder(Generic[T]):
         self._decoder.max_allowed_table_size = size
         self._known.clear()
 
+    @property
+    def table_is_off(self) -> bool:
+        """The peer has set its table to no size: its blocks stand alone."""
+        return self._decoder.header_table_size == 0
+
     def decode(self, block: bytes) -> T:
         """Decode one whole block.
 

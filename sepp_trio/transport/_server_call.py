@@ -125,7 +125,8 @@ class ServerCall:
         """
         try:
             with self._scope:
-                await self._handler.func(self)
+                if not self._over:
+                    await self._handler.func(self)
             if self._over:
                 pass
             elif self._scope.cancelled_caught:

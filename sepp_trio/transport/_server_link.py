@@ -171,7 +171,6 @@ class ServerLink:
         self._held.clear()
         for call in list(self._calls.values()):
             call.lose()
-        self._call_nursery.cancel_scope.cancel(reason="the connection is over")
 
     # Requests -------------------------------------------------------------------
 

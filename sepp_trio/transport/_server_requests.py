@@ -16,16 +16,13 @@ class RequestDecoder:
 
     Requests of one client are alike, but for the time-out: where a block ends
     with it, what stands before it is decoded, and remembered, by itself.
+
+    We announce a table of no size, but a peer that goes on with its default
+    one does no harm, except to its own speed.
     """
 
     def __init__(self) -> None:
         self._decoder = BlockDecoder(Request, remember=_REMEMBER)
-        self._alone = False
-
-    def table_size_acknowledged(self, size: int) -> None:
-        """From now on the peer's table must not be larger than ``size``."""
-        self._decoder.table_size_acknowledged(size)
-        self._alone = size == 0
 
     def decode(self, block: bytes) -> tuple[Request, str | None]:
         """Decode one whole block.
@@ -33,7 +30,7 @@ class RequestDecoder:
         Raises:
             ConnectionFault: bad HPACK, or a list beyond the hard limit.
         """
-        if self._alone:
+        if self._decoder.table_is_off:
             at = block.rfind(_TIMEOUT)
             value = at + len(_TIMEOUT) + 1
             if at > 0 and value <= len(block) and block[value - 1] == len(block) - value < 127:

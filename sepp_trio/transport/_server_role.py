@@ -365,7 +365,7 @@ class ServerConnection(Connection):
         """The peer opens no more streams; its calls are answered, see :attr:`finished`."""
 
     def _on_settings_acknowledged(self) -> None:
-        self._decoder.table_size_acknowledged(0)
+        """Nothing waits for it: see ``RequestDecoder``."""
 
     def _on_closed_stream(self, number: int, kind: int) -> None:
         if number == 0 or number % 2 == 0 or (number > self._last_id and kind != HEADERS):
