@@ -129,18 +129,25 @@ def _merge(name: str, first: bytes, second: bytes) -> bytes:
 
 
 def _encode_error(message: str, field: str, error: Exception) -> EncodeError:
+    where = _readable(message, field)
     if isinstance(error, UnicodeEncodeError):
-        return EncodeError(f"{message}.{field}: not Unicode text ({error.reason})")
-    return EncodeError(f"{message}.{field}: {error}")
+        return EncodeError(f"{where}: not Unicode text ({error.reason})")
+    return EncodeError(f"{where}: {error}")
 
 
 def _decode_error(message: str, field: str | None, error: Exception) -> DecodeError:
-    where = message if field is None else f"{message}.{field}"
+    where = _readable(message, field)
     if isinstance(error, IndexError):
         return DecodeError(f"{where}: {TRUNCATED}")
     if isinstance(error, UnicodeDecodeError):
         return DecodeError(f"{where}: not UTF-8 ({error.reason})")
     return DecodeError(f"{where}: {error}")
+
+
+def _readable(message: str, field: str | None) -> str:
+    # A part without a record has a name like Job_custom_entry.
+    where = message.replace("_", ".")
+    return where if field is None else f"{where}.{field}"
 
 
 # What the source that codec_source writes calls, and the functions that it has made so far.

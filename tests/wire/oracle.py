@@ -181,18 +181,27 @@ _SCALARS = {
 
 
 @functools.cache
-def values_of(name: str) -> st.SearchStrategy[Any]:
-    """Valid values of a message; at most one member of a oneof is set."""
-    return _values_of(DESCRIPTORS[name])
+def values_of(name: str, *, plain_times: bool = False) -> st.SearchStrategy[Any]:
+    """Valid values of a message; at most one member of a oneof is set.
+
+    `plain_times` are those that betterproto2 can hold: whole microseconds, none far away.
+    """
+    return _values_of(DESCRIPTORS[name], plain_times)
 
 
-def _values_of(descriptor: Any) -> st.SearchStrategy[Any]:
+def _values_of(descriptor: Any, plain_times: bool) -> st.SearchStrategy[Any]:
+    if descriptor.name in ("Timestamp", "Duration") and plain_times:
+        return st.tuples(
+            st.integers(0, 2**33), st.integers(0, 999_999).map(lambda micros: micros * 1000)
+        )
     if descriptor.name in TUPLES:
         return st.tuples(*(_SCALARS[field.type] for field in descriptor.fields))
     return st.builds(
         _one_member,
         st.just(descriptor),
-        st.fixed_dictionaries({field.name: _values(field) for field in descriptor.fields}),
+        st.fixed_dictionaries(
+            {field.name: _values(field, plain_times) for field in descriptor.fields}
+        ),
         st.integers(0, 20),
     )
 
@@ -208,11 +217,13 @@ def _one_member(descriptor: Any, meaning: Meaning, choice: int) -> Meaning:
     return meaning
 
 
-def _values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+def _values(field: FieldDescriptor, plain_times: bool) -> st.SearchStrategy[Any]:
     if is_map(field):
         value = field.message_type.fields_by_name["value"].message_type
-        return st.dictionaries(TEXTS, _values_of(value), max_size=3)
-    held = _values_of(field.message_type) if field.message_type else _SCALARS[field.type]
+        return st.dictionaries(TEXTS, _values_of(value, plain_times), max_size=3)
+    held = (
+        _values_of(field.message_type, plain_times) if field.message_type else _SCALARS[field.type]
+    )
     if field.is_repeated:
         return st.lists(held, max_size=3)
     return st.none() | held if field.has_presence else held
