@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conformance.unobserved import UNOBSERVED
+
 pytest.register_assert_rewrite("tests.conformance")
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             node = getattr(report, "nodeid", "")
             if "tests/conformance/test_" not in node or "[" not in node:
                 continue
-            combination = "-".join(node.rpartition("[")[2].split("-")[:2])
+            combination = "-".join(node.partition("[")[2].rstrip("]").split("-")[:2])
             row = counts.setdefault(combination, {})
             row[outcome] = row.get(outcome, 0) + 1
             if outcome == "skipped":
@@ -48,3 +50,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
     for reason, number in reasons.items():
         terminalreporter.write_line(f"{number} x {reason}")
+    terminalreporter.write_line(f"{len(UNOBSERVED)} rules cannot be shown: see unobserved.py")

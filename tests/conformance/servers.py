@@ -27,6 +27,7 @@ HOW_TO_GET_IT = (
     "no real sepp server: name its binary in SEPP_BIN or put it on PATH"
     " (`cargo install sepp --locked` builds it)"
 )
+_BUFFERED = {"SEPP_STORAGE__PERSIST_MODE": "buffer"}
 _LISTENING = {
     # The real server logs "queue server listening ... addr=127.0.0.1:PORT".
     REAL: re.compile(r"queue server listening.*addr=(127\.0\.0\.1:\d+)"),
@@ -61,15 +62,20 @@ class Server:
     def __init__(self, kind: str, config: str, *, durable: bool = False) -> None:
         self.kind = kind
         self._directory = Path(tempfile.mkdtemp(prefix=f"sepp-{kind}-"))
-        (self._directory / "sepp.toml").write_text(config)
-        if "tls_cert_path" in config:
-            for name, pem in certificates().items():
-                (self._directory / name).write_bytes(pem)
+        self.configure(config)
         self._durable = durable
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self.log: deque[str] = deque(maxlen=200)
         self.address = ""
+
+    def configure(self, config: str) -> None:
+        """Set the configuration of the next start."""
+        self._config = config
+        (self._directory / "sepp.toml").write_text(config)
+        if "tls_cert_path" in config:
+            for name, pem in certificates().items():
+                (self._directory / name).write_bytes(pem)
 
     def start(self, timeout: float = 20.0) -> Server:
         """Start the process and wait until it listens."""
@@ -90,9 +96,12 @@ class Server:
         self._reader.start()
         deadline = time.monotonic() + timeout
         while not found.wait(0.02):
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            code = self._process.poll()
+            if code is not None or time.monotonic() > deadline:
                 self.kill()
-                raise ServerError(f"the {self.kind} server did not come up:\n" + self.tail())
+                raise ServerError(
+                    f"the {self.kind} server did not come up ({code}):\n{self.tail()}"
+                )
         return self
 
     def tail(self) -> str:
@@ -111,7 +120,8 @@ class Server:
                 "SEPP_SERVER__LISTEN_ADDR": "127.0.0.1:0",
                 "SEPP_SERVER__DB_PATH": database,
                 "SEPP_ADMIN__LISTEN_ADDR": "127.0.0.1:0",
-                "SEPP_STORAGE__PERSIST_MODE": "buffer",
+                # Fast, unless durability is what the configuration is about.
+                **({} if "persist_mode" in self._config else _BUFFERED),
                 "RUST_LOG": "sepp=info",
                 "NO_COLOR": "1",
             }

@@ -11,6 +11,8 @@ from tests.conformance.face import Ack, NewJob, Refused, refused
 from tests.conformance.registry import scenario
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conformance.face import Delivery
     from tests.conformance.registry import Env
 
@@ -23,8 +25,10 @@ async def _stop(env: Env) -> int:
     return await env.loop.in_thread(env.server.wait)
 
 
-async def _restart(env: Env) -> None:
+async def _restart(env: Env, config: str | None = None) -> None:
     await _stop(env)
+    if config is not None:
+        env.server.configure(config)
     await env.loop.in_thread(env.server.start)
     env.face = await env.connect()
 
@@ -53,6 +57,15 @@ async def a_server_that_has_ended_cannot_be_reached(env: Env) -> None:
 
 @scenario(own_server=True, limit=40.0)
 async def an_enqueue_that_was_acknowledged_survives_sigterm_under_load(env: Env) -> None:
+    await _load(env, env.server.terminate)
+
+
+@scenario(config='[storage]\npersist_mode = "sync_all"\n', own_server=True, limit=40.0)
+async def an_enqueue_that_was_acknowledged_survives_sigkill_under_load(env: Env) -> None:
+    await _load(env, env.server.kill)
+
+
+async def _load(env: Env, stop: Callable[[], None]) -> None:
     queue = env.queue()
     acknowledged: set[str] = set()
 
@@ -67,7 +80,11 @@ async def an_enqueue_that_was_acknowledged_survives_sigterm_under_load(env: Env)
 
     producers = [env.start(produce) for _ in range(8)]
     await env.sleep(0.7)
-    await _restart(env)
+    await env.loop.in_thread(stop)
+    if stop == env.server.terminate:
+        await env.loop.in_thread(env.server.wait)
+    await env.loop.in_thread(env.server.start)
+    env.face = await env.connect()
     for task in producers:
         task.cancel()
         await task.settled()
@@ -155,3 +172,49 @@ async def a_client_goes_on_after_the_server_came_back_at_its_address(env: Env) -
     assert sorted(job.id for job in got) == sorted(ids)
     for job in got:
         await env.face.ack(job)
+
+
+@scenario(config="[storage]\ndedup_window_ms = 3000\n", own_server=True)
+async def a_key_keeps_its_deadline_when_the_window_grows(env: Env) -> None:
+    queue = env.queue()
+    (first,) = await env.enqueue(NewJob(queue, key="k"))
+    began = time.monotonic()
+    await _restart(env, "[storage]\ndedup_window_ms = 600000\n")
+    again = await env.face.enqueue_batch([NewJob(queue, key="k")])
+    if time.monotonic() - began < 2.9:
+        assert again == [Ack(first, True)]
+    await env.sleep(max(0.0, 4.0 - (time.monotonic() - began)))
+    await env.enqueue(NewJob(queue, key="k"))
+
+
+@scenario(config=RETAINING, own_server=True)
+async def dead_letters_can_still_be_drained_after_retention_was_turned_off(env: Env) -> None:
+    queue = env.queue()
+    await env.enqueue(NewJob(queue), NewJob(queue))
+    await env.face.nack(await env.reserve_one(queue), "dead_letter", "why")
+    await _restart(env, "")
+    assert (await env.face.info())["dead_letter_retention_enabled"] is False
+    await env.face.nack(await env.reserve_one(queue), "dead_letter")
+    (dead,) = await env.face.drain(queue, 9)
+    assert dead.last_reason == "why"
+
+
+@scenario(config="[storage]\ndead_letter_retention_ms = 2500\n", own_server=True)
+async def the_retention_of_a_dead_letter_goes_on_over_a_restart(env: Env) -> None:
+    queue = env.queue()
+    await env.enqueue(NewJob(queue))
+    await env.face.nack(await env.reserve_one(queue), "dead_letter")
+    await _restart(env)
+    await env.sleep(3.5)
+    assert await env.face.drain(queue) == []
+
+
+@scenario(own_server=True)
+async def jobs_of_undeclared_queues_outlast_a_strict_server(env: Env) -> None:
+    queue = env.queue()
+    (job_id,) = await env.enqueue(NewJob(queue))
+    await _restart(env, "[server]\nstrict_queues = true\n")
+    with refused("FAILED_PRECONDITION"):
+        await env.face.reserve([queue])
+    await _restart(env, "")
+    assert (await env.reserve_one(queue)).id == job_id
