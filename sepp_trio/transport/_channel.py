@@ -13,7 +13,7 @@ from grpclib.const import Cardinality
 from grpclib.metadata import encode_metadata
 from tricycle import open_service_nursery
 
-from ._calls import Call, PendingCall, TaskCall, deadline_error
+from ._calls import Call, PendingCall, TaskCall
 from ._dispatch import DialConfig, Dispatcher
 from ._errors import CallError, ChannelClosed
 from ._headers import encode_block
@@ -96,7 +96,10 @@ class Channel:
             Cancelled: the call was undone: it never left, or was reset.  The
                 server may have processed it.
         """
-        reply: Resp = await self._unary(method, request, b"", timeout, urgent, long_poll)
+        if self._dispatcher.closed:
+            await trio.lowlevel.checkpoint()
+        call = self._task_call(method, request, b"", timeout, urgent, long_poll)
+        reply: Resp = await call.result()
         return reply
 
     def start_unary(
@@ -167,7 +170,8 @@ class Channel:
         chosen = method
 
         async def perform(message: Any) -> Any:
-            return await self._unary(chosen, message, extra, timeout, False, False)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return await self._task_call(chosen, message, extra, timeout, False, False).result()
 
         return StubCall(perform)
 
@@ -208,7 +212,7 @@ class Channel:
             headers = self._headers[route] = self._headers_for(route)
         return headers
 
-    async def _unary(
+    def _task_call(
         self,
         method: Method[Any, Any],
         request: Any,
@@ -216,7 +220,7 @@ class Channel:
         timeout: float | None,
         urgent: bool,
         long_poll: bool,
-    ) -> Any:
+    ) -> TaskCall:
         call = TaskCall(
             self._dispatcher,
             method,
@@ -226,11 +230,8 @@ class Channel:
             urgent=urgent,
             long_poll=long_poll,
         )
-        if (timeout is not None and timeout <= 0) or self._dispatcher.closed:
-            await trio.lowlevel.checkpoint()
-            raise ChannelClosed(unprocessed=True) if self._dispatcher.closed else deadline_error()
         self._start(call, timeout, trio.current_effective_deadline())
-        return await call.result()
+        return call
 
     def _start(self, call: Call, timeout: float | None, outer: float) -> None:
         if self._dispatcher.closed:

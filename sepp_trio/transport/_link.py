@@ -77,10 +77,13 @@ class Link:
         """
         core, seen = self.core, b""
         try:
-            await self._stream.send_all(core.data_to_send())
+            data = core.data_to_send()
+            self._owner.bytes_sent += len(data)
+            await self._stream.send_all(data)
             while not core.settings_received:
-                data = await self._stream.receive_some(READ_SIZE)
+                data = bytearray(await self._stream.receive_some(READ_SIZE))
                 seen = (seen + data)[:16]
+                self._owner.bytes_received += len(data)
                 if not data:
                     raise DialError(_what_spoke(seen) or "the server closed the connection")
                 core.feed(data)
