@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from sepp_trio.errors import ConfigError
+from sepp_trio.transport import ServerConfig
 
 from . import _config_file as _file
 from ._names import queue_name_problem
@@ -213,7 +214,8 @@ class BrokerConfig:
     """All settings of an embedded server.
 
     ``api_keys`` ``None`` lets everyone in, an empty tuple nobody. ``strict_queues`` refuses
-    queues that are not declared in ``queues``.
+    queues that are not declared in ``queues``. ``transport`` bounds what peers may do to the
+    server; it has no part in the file, and its ``max_message_bytes`` is that of the limits.
 
     :raises ConfigError: a value is wrong, alone or beside the others; names the key.
     """
@@ -224,6 +226,7 @@ class BrokerConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     queues: tuple[QueueConfig, ...] = ()
+    transport: ServerConfig = field(default_factory=ServerConfig)
     _declared: dict[str, QueueSettings] = field(init=False, repr=False, compare=False)
     _undeclared: QueueSettings = field(init=False, repr=False, compare=False)
 
