@@ -10,10 +10,10 @@ returns (as :class:`Lease` around it), so that its heartbeat knows of them.
 from ._held import LEASE_LOST as LEASE_LOST
 from ._held import TIMED_OUT as TIMED_OUT
 from ._held import HeldLease as HeldLease
-from ._held import Phase as Phase
 from ._held import epoch_seconds as epoch_seconds
 from ._held import tells_loss as tells_loss
-from ._settlement import Verdict as Verdict
+from ._states import Phase as Phase
+from ._states import Verdict as Verdict
 from ._wheel import Timer as Timer
 from ._wheel import TimerWheel as TimerWheel
 from .clock import Grant as Grant

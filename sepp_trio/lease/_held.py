@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import datetime
-from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +17,10 @@ import trio
 from grpclib.const import Status
 
 from ..errors import JobNotFoundError, LeaseLostError, MalformedResponseError
-from ..transport import CallError, PendingCall
+from ..transport import CallError, ChannelClosed, PendingCall
 from ..wire import convert, records
-from ._settlement import Settlement, Verdict
+from ._settlement import Settlement
+from ._states import Phase, Verdict
 from ._wheel import Timer, grain_for
 
 if TYPE_CHECKING:
@@ -35,14 +35,6 @@ _LOOK_AGAIN = 60.0
 _LARGEST_MARGIN = 0.25
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-
-
-class Phase(Enum):
-    """How far the holder is with its job."""
-
-    HELD = 1
-    SETTLING = 2  # an ack or nack is on its way
-    SETTLED = 3  # nothing more is sent
 
 
 def epoch_seconds(value: records.Timestamp) -> float:
@@ -64,7 +56,7 @@ class HeldLease:
     ``scope`` is cancelled when the lease is lost or its time, less a margin, is up, and at
     ``limit``; with ``cancel`` for any other reason. The first reason stands in
     ``cancel_reason``. ``lost`` says why the lease is gone, and is final: nothing is sent for
-    it from then on.
+    it from then on. ``usual`` is what the server grants for what the heartbeat asks for.
 
     Made by :meth:`LeaseKeeper.open`.
     """
@@ -82,7 +74,6 @@ class HeldLease:
         "_margin",
         "_timer",
         "_turn",
-        "_usual",
         "attempt",
         "cancel_reason",
         "end",
@@ -93,6 +84,7 @@ class HeldLease:
         "phase",
         "scope",
         "settled",
+        "usual",
         "worker_id",
     )
 
@@ -107,6 +99,7 @@ class HeldLease:
         interval: float | None,
         beats: bool,
         shield: bool,
+        usual: float | None,
     ) -> None:
         self.job_id = job_id
         self.attempt = attempt
@@ -123,7 +116,7 @@ class HeldLease:
         self._asked = asked
         self._interval = interval
         self._beats = beats
-        self._usual: float | None = None
+        self.usual = usual
         self._margin = 0.0
         self._answer: tuple[float, float, float] | None = None
         self._timer: Timer | None = None
@@ -185,7 +178,7 @@ class HeldLease:
         self.check(received)
         if self.lost is not None:
             return
-        usual = self._usual if asked == self._asked else None
+        usual = self.usual if asked == self._asked else None
         expiry = epoch_seconds(expires_at)
         grant = self._keeper.clock.grant(expiry, asked, sent, received, usual)
         self._answer = (expiry, asked, received)
@@ -208,7 +201,7 @@ class HeldLease:
         self.end = end
         self._margin = margin_of(length)
         if own:
-            self._usual = length
+            self.usual = length
         self._set_deadline()
 
     def _set_deadline(self) -> None:
@@ -244,7 +237,7 @@ class HeldLease:
         now = trio.current_time()
         if self._beat is not None or self._needs_no_beat(now):
             return
-        own = self._usual or self._asked
+        own = self.usual or self._asked
         if self._turn is not None and self._turn.locked():
             # The holder is extending by itself; two in flight could overtake each other.
             self._start_timer(now + own / 8, own / 8)
@@ -257,13 +250,16 @@ class HeldLease:
         if now - keeper.clock.looked_at > _LOOK_AGAIN:
             keeper.ask_time()
         self._beat_sent = now
-        self._beat = keeper.channel.start_unary(
-            keeper.methods.extend,
-            self._request(self._asked),
-            self._beat_answered,
-            timeout=self.end - now,
-            urgent=True,
-        )
+        try:
+            self._beat = keeper.channel.start_unary(
+                keeper.methods.extend,
+                self._request(self._asked),
+                self._beat_answered,
+                timeout=self.end - now,
+                urgent=True,
+            )
+        except ChannelClosed:
+            return  # the client's block has ended: the lease runs out in its own time
         keeper.beats_sent += 1
 
     def _needs_no_beat(self, now: float) -> bool:
@@ -351,7 +347,8 @@ class HeldLease:
     ) -> None:
         """Send an ack or nack, and repeat it until it is answered or the lease ends.
 
-        ``on_settled`` is called once, later. The heartbeat goes on until then. The holder
+        ``on_settled`` is called once, later (or at once if the channel is closed). The
+        heartbeat goes on until then. The holder
         must have looked at ``check`` and ``phase``.
         """
         self.phase = Phase.SETTLING

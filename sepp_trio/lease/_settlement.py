@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import trio
 from grpclib.const import Status
 
 from ..transport import CallError, ChannelClosed
+from ._states import Phase, Verdict
 from ._wheel import Timer
 
 if TYPE_CHECKING:
@@ -23,19 +23,11 @@ _LONGEST_PAUSE = 1.0
 _HOPELESS = frozenset((Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.OUT_OF_RANGE))
 
 
-class Verdict(Enum):
-    """What became of an ack or nack."""
-
-    DONE = "done"
-    DONE_BEFORE = "done before"
-    """The server does not know the job any more, and an earlier try may have reached it."""
-    LOST = "lost"
-    FAILED = "failed"
-    """It cannot be sent, or was not answered while the lease lasted."""
-
-
 class Settlement:
-    """Sends one request until it is settled; ``on_settled`` is called once, by a callback."""
+    """Sends one request until it is settled.
+
+    ``on_settled`` is called once, by a callback, or at once if the channel is closed.
+    """
 
     __slots__ = (
         "_keeper",
@@ -65,16 +57,23 @@ class Settlement:
 
     def send(self) -> None:
         """Make one try."""
+        if self._lease.phase is not Phase.SETTLING:
+            return  # its holder has let go
         self._tries += 1
-        self._keeper.channel.start_unary(
-            self._method,
-            self._request,
-            self._answered,
-            timeout=max(self._lease.end - trio.current_time(), 0.001),
-            urgent=True,
-        )
+        try:
+            self._keeper.channel.start_unary(
+                self._method,
+                self._request,
+                self._answered,
+                timeout=max(self._lease.end - trio.current_time(), 0.001),
+                urgent=True,
+            )
+        except ChannelClosed as error:
+            self._on_settled(Verdict.FAILED, None, error)
 
     def _answered(self, response: Any, error: CallError | None) -> None:
+        if self._lease.phase is not Phase.SETTLING:
+            return
         if error is None:
             self._on_settled(Verdict.DONE, response, None)
             return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import trio
 
 from ..errors import SeppError
-from ..transport import CallError, Channel, Method
+from ..transport import CallError, Channel, ChannelClosed, Method
 from ..types import LeasedJob
 from ..wire import convert, records
 from ._held import HeldLease, epoch_seconds
@@ -91,6 +92,7 @@ class LeaseKeeper:
         beats: bool,
         interval: float | None = None,
         shield: bool = False,
+        usual: float | None = None,
     ) -> HeldLease:
         """Take a lease into keeping; its holder sets its end and starts its beats.
 
@@ -99,6 +101,7 @@ class LeaseKeeper:
             beats: Whether it has a heartbeat.
             interval: Seconds between beats; a third of what was granted if ``None``.
             shield: The scope lets no cancel from outside through.
+            usual: Seconds that were granted last time for the same wish, if known.
         """
         lease = HeldLease(
             self,
@@ -109,6 +112,7 @@ class LeaseKeeper:
             interval=interval,
             beats=beats,
             shield=shield,
+            usual=usual,
         )
         self._held[job_id, attempt] = lease
         return lease
@@ -189,10 +193,11 @@ class LeaseKeeper:
             if self._doubtful:
                 self.wheel.start(self._asks_again, now + _ASK_AGAIN)
 
-        self.channel.start_unary(
-            self.methods.get_server_info,
-            records.GetServerInfoRequest(),
-            answered,
-            timeout=_ASK_AGAIN * 4,
-            urgent=True,
-        )
+        with suppress(ChannelClosed):
+            self.channel.start_unary(
+                self.methods.get_server_info,
+                records.GetServerInfoRequest(),
+                answered,
+                timeout=_ASK_AGAIN * 4,
+                urgent=True,
+            )

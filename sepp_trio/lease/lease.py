@@ -12,7 +12,8 @@ from ..errors import LeaseLostError
 from ..types import Duration, LeasedJob, RetryDirective
 from ..types._checks import seconds as checked_seconds
 from ..wire import convert, records
-from ._held import HeldLease, Phase
+from ._held import HeldLease
+from ._states import Phase
 from .keeper import LeaseKeeper
 
 _UNKNOWN_LEASE = 30.0

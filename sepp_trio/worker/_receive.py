@@ -1,0 +1,41 @@
+"""A reserved job as it came from the server: good enough to run, or not."""
+
+from __future__ import annotations
+
+from ..types import Job
+from ..wire import DecodeError, convert, custom_of, decoder_of, records
+
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999: later times no ``datetime`` can hold."""
+
+_decode = decoder_of(records.Job)
+
+
+def read_job(raw: bytes) -> records.Job | convert.MalformedJob:
+    """Decode one job, as far as it takes to know that a handler can have it.
+
+    Handlers look at few of its parts: :class:`JobCtx` converts those.
+    """
+    try:
+        job = _decode(raw)
+        if _is_good(job):
+            return job
+    except DecodeError:
+        pass
+    judged = convert.job_from_wire(raw)
+    # The two agree, but for what the quick look does not know to be good.
+    return job if isinstance(judged, Job) else judged
+
+
+def _is_good(job: records.Job) -> bool:
+    if not (job.id and job.job_type and job.attempt and job.priority <= 9):
+        return False
+    for time in (job.enqueued_at, job.lease_expires_at):
+        if time is None or not 0 <= time[0] <= _LAST_SECOND or not 0 <= time[1] < 10**9:
+            return False
+    payload = job.payload
+    if payload is not None and not (payload.data and payload.encoding):
+        return False
+    if job.custom:
+        convert.custom_from_wire(custom_of(job))
+    return True

@@ -1,0 +1,53 @@
+"""One job: one task, one scope, one outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..lease import HeldLease
+from ..wire import convert, records
+from .context import JobCtx
+from .registry import Entry
+
+if TYPE_CHECKING:
+    from ._run import Run
+
+
+class RunningJob:
+    """A received job on its way through the worker.
+
+    Its lease's scope is shielded: a cancel of ``Worker.run`` reaches the handler by way of
+    :meth:`HeldLease.cancel`, so that every cancel has its reason and ends in the same way.
+    """
+
+    __slots__ = ("entry", "lease", "record", "run", "started_at")
+
+    def __init__(self, run: Run, record: records.Job, lease: HeldLease, entry: Entry) -> None:
+        self.run = run
+        self.record = record
+        self.lease = lease
+        self.entry = entry
+        self.started_at: float | None = None
+
+    def __str__(self) -> str:
+        job = self.record
+        return f"job {job.id} type {job.job_type!r} attempt {job.attempt}/{job.max_attempts}"
+
+    async def handle(self) -> None:
+        """Run the handler under the lease; the task of this job."""
+        lease = self.lease
+        entry = self.entry
+        error: BaseException | None = None
+        try:
+            if entry.timeout is not None and self.started_at is not None:
+                lease.set_limit(self.started_at + entry.timeout)
+            ctx = JobCtx(self.record, lease, self.run.stop.draining)
+            with lease.scope:
+                await entry.call(convert.payload_from_wire(self.record.payload), ctx)
+        except BaseException as caught:
+            # The scope is shielded and takes its own Cancelled: none from outside comes here.
+            # What a job raises is its own affair; ended() sees to those who want to leave.
+            error = caught
+        self.run.ended(self, error)
