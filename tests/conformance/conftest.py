@@ -8,7 +8,9 @@ import pytest
 
 from tests.conformance.unobserved import UNOBSERVED
 
-pytest.register_assert_rewrite("tests.conformance")
+pytest.register_assert_rewrite(
+    *(f"tests.conformance.{name}" for name in ("scenarios", "probes", "face", "frames", "registry"))
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -167,7 +167,7 @@ class Wire:
 
     def start(self, path: str, body: bytes = b"", **changes: str | None) -> int:
         """Send a whole call; its stream."""
-        frames = self.frames_of_call(path, body, **changes)
+        frames = self.frames_of_call(path, body, stream=None, **changes)
         self.send(*frames)
         return frames[0].stream_id
 

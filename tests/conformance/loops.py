@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Task(Protocol[T]):
+class Task(Protocol[T_co]):
     """A call that runs beside the scenario."""
 
     @property
     def done(self) -> bool: ...
-    async def result(self) -> T:
+    async def result(self) -> T_co:
         """Wait for it; its value, or its exception raised."""
         ...
 

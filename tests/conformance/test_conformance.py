@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.configs import DRIVERS
-from tests.conformance.runner import SCENARIOS, run_scenarios
+from tests.conformance.registry import SCENARIOS
+from tests.conformance.runner import run_scenarios
 from tests.conformance.servers import EMBEDDED, HOW_TO_GET_IT, REAL, real_binary
 
 if TYPE_CHECKING:
@@ -66,12 +67,12 @@ def test_conformance(
 
 def _asked_for(session: pytest.Session, pair: tuple[str, str]) -> list[str]:
     """The selected scenarios of a pair: `-k one` runs one."""
-    names = []
+    names: list[str] = []
     for item in session.items:
         if isinstance(item, pytest.Function) and item.originalname == "test_conformance":
             values = item.callspec.params
             if (values["kind"], values["driver"]) == pair and not any(
                 mark.name == "skip" for mark in item.iter_markers()
             ):
-                names.append(values["name"])
+                names.append(str(values["name"]))
     return names

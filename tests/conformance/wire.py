@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf.message_factory import GetMessageClass
-from sepp.v1 import queue_pb2 as pb
+from sepp.v1 import queue_pb2
+
+# Generated at run time: nothing a type checker could see.
+pb: Any = queue_pb2
 
 SERVICE = "sepp.v1.QueueService"
 _METHODS = pb.DESCRIPTOR.services_by_name["QueueService"].methods_by_name

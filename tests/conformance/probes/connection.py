@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def the_server_speaks_first_with_its_settings(server: Server) -> None:
     with Wire(server.address, preface=False) as wire:
         wire.until(lambda: wire.settings is not None)
-        (first,) = wire.frames
+        first = wire.frames[0]
+        assert isinstance(first, SettingsFrame)
         assert first.stream_id == 0
         assert first.settings.get(SettingsFrame.ENABLE_PUSH, 0) == 0
         assert first.settings.get(SettingsFrame.MAX_FRAME_SIZE, 16384) == 16384

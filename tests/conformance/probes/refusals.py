@@ -78,7 +78,7 @@ def method_content_type_te_and_authority_are_not_looked_at(server: Server) -> No
             {"te": None},
             {"authority": None},
         ):
-            reply = wire.call(INFO, EMPTY, **changes)  # type: ignore[arg-type]
+            reply = wire.call(INFO, EMPTY, **changes)
             assert reply.status == OK, changes
             assert dict(reply.headers[0])["content-type"] == "application/grpc"
 

@@ -11,6 +11,7 @@ from tests.conformance.registry import scenario
 from tests.conformance.wire import batch, new_job, pb, reserve_request
 
 if TYPE_CHECKING:
+    from tests.conformance.face import Primitive
     from tests.conformance.registry import Env
 
 CONTROLS = [chr(c) for c in (0x00, 0x01, 0x09, 0x0A, 0x1F, 0x7F, 0x80, 0x85, 0x9F)]
@@ -172,7 +173,14 @@ async def structural_checks_come_in_the_order_of_the_fields(env: Env) -> None:
 
 @scenario()
 async def every_kind_of_custom_value_comes_back_as_sent(env: Env) -> None:
-    custom = {"s": "ä☃", "empty": "", "i": -(2**63), "j": 2**63 - 1, "b": True, "c": False}
+    custom: dict[str, Primitive] = {
+        "s": "ä☃",
+        "empty": "",
+        "i": -(2**63),
+        "j": 2**63 - 1,
+        "b": True,
+        "c": False,
+    }
     custom |= {"d": 1.5, "e": -0.0, "f": 1e308}
     queue = env.queue()
     await env.enqueue(NewJob(queue, custom=custom))

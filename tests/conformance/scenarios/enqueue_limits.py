@@ -12,6 +12,9 @@ from tests.conformance.registry import scenario
 from tests.conformance.wire import batch, new_job, pb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conformance.face import Delivery, Primitive
     from tests.conformance.registry import Env
 
 DAY = 86_400.0
@@ -236,7 +239,7 @@ async def an_empty_list_of_encodings_allows_only_jobs_without_payload(env: Env) 
 
 @scenario(config=LIMITS)
 async def the_first_key_that_is_too_long_is_named_and_wins_over_the_total(env: Env) -> None:
-    custom = {"b" * 10: "x" * 50, "a" * 9: True, "c": True}
+    custom: dict[str, Primitive] = {"b" * 10: "x" * 50, "a" * 9: True, "c": True}
     result = await _one(env, NewJob(env.queue(), custom=custom))
     assert result == Rejection("custom_key_too_long", {"key": "a" * 9, "limit": 8, "actual": 9})
 
@@ -263,7 +266,7 @@ async def the_checks_of_a_job_come_in_their_order(env: Env) -> None:
             del job.custom[f"{n}" * 13]
         job.custom["k"].string_value = "v" * 60
 
-    steps = [
+    steps: list[tuple[str, Callable[[], object]]] = [
         ("queue_name_too_long", lambda: setattr(job, "queue", queue)),
         ("job_type_name_too_long", lambda: setattr(job, "job_type", "t")),
         ("job_type_not_allowed", lambda: setattr(job, "job_type", "a")),
@@ -361,8 +364,8 @@ async def strictness_leaves_ack_nack_extend_and_drain_alone(env: Env) -> None:
     assert len(await env.face.drain(queue)) == 1
 
 
-async def _all(env: Env, queue: str) -> list:  # type: ignore[type-arg]
-    jobs = []
+async def _all(env: Env, queue: str) -> list[Delivery]:
+    jobs: list[Delivery] = []
     while found := await env.face.reserve([queue], max_jobs=3):
         jobs += found
     return jobs

@@ -11,6 +11,8 @@ from tests.conformance.registry import scenario
 from tests.conformance.wire import batch, milliseconds, new_job, pb, reserve_request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conformance.registry import Env
 
 LONGEST = 2**63 - 1
@@ -81,7 +83,7 @@ async def the_checks_of_a_reserve_come_in_their_order(env: Env) -> None:
         request.queues.extend(names)
 
     long = "q" * 513
-    steps = [
+    steps: list[tuple[str, Callable[[], object]]] = [
         ("queues", lambda: queues("a/b")),
         ("queues item", lambda: queues(*[long] * 33)),
         ("wait_timeout", lambda: request.ClearField("wait_timeout")),

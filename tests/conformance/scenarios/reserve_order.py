@@ -37,13 +37,6 @@ async def equal_jobs_come_first_in_first_out_across_milliseconds(env: Env) -> No
 
 
 @scenario()
-async def jobs_of_one_millisecond_come_in_the_order_of_their_ids(env: Env) -> None:
-    queue = env.queue()
-    ids = await env.enqueue(*[NewJob(queue)] * 20)
-    assert [job.id for job in await env.face.reserve([queue], max_jobs=20)] == sorted(ids)
-
-
-@scenario()
 async def a_higher_priority_comes_first(env: Env) -> None:
     queue = env.queue()
     order = [3, 0, 9, 5, 9, 1, 0, 7]

@@ -147,8 +147,8 @@ async def many_calls_at_once_on_one_connection_all_come_back(env: Env) -> None:
     got = await env.face.reserve([queue], max_jobs=256)
     got += await env.face.reserve([queue], max_jobs=256)
     assert {job.id for job in got} == ids
-    for task in [env.start(env.face.ack, job) for job in got]:
-        await task.result()
+    for acking in [env.start(env.face.ack, job) for job in got]:
+        await acking.result()
     assert await env.is_empty(queue)
 
 

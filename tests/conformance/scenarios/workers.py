@@ -11,7 +11,7 @@ from tests.conformance.registry import scenario
 from tests.conformance.wire import batch, new_job
 
 if TYPE_CHECKING:
-    from tests.conformance.face import Handled
+    from tests.conformance.face import Dead, Handled
     from tests.conformance.registry import Env
 
 
@@ -144,7 +144,7 @@ async def a_permanent_failure_is_a_dead_letter_with_its_reason(env: Env) -> None
         raise Fail("permanent", "poison")
 
     await env.enqueue(NewJob(queue))
-    dead = []
+    dead: list[Dead] = []
     async with env.face.worker([queue], {"task": handler}):
         deadline = env.loop.now() + 5
         while not dead:
