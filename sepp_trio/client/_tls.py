@@ -94,7 +94,7 @@ def _context(
     return context
 
 
-def _load_pair(context: ssl.SSLContext, pair: tuple[PemSource, PemSource]) -> None:
+def _load_pair(context: ssl.SSLContext, pair: object) -> None:
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise TypeError("client_certificate must be a tuple of two: certificate (chain) and key")
     pem = b"\n".join(_read(part, f"client_certificate[{index}]") for index, part in enumerate(pair))
@@ -114,7 +114,7 @@ def _no_password() -> NoReturn:
     raise ValueError("client_certificate[1] is encrypted: give the key without a passphrase")
 
 
-def _read(source: PemSource, field: str) -> bytes:
+def _read(source: object, field: str) -> bytes:
     if isinstance(source, (bytes, bytearray)):
         return bytes(source)
     if not isinstance(source, (str, os.PathLike)):

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
-import trio.testing
 
 from sepp_trio.client import SeppClient
 from tests.client.fake import FakeServer
 
 
 @pytest.fixture
-def server(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> FakeServer:
+def server(nursery: trio.Nursery) -> FakeServer:
+    """Where time matters a test asks for ``autojump_clock`` itself: pytest-trio looks there."""
     return FakeServer(nursery)
 
 
