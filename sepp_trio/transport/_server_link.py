@@ -110,7 +110,10 @@ class ServerLink:
                 core.feed(data)
             except ConnectionFault as fault:
                 self._fault(fault)
-            self.wake()
+            # Not for calls that have only just begun: their answers are to
+            # leave in one write.
+            if core.has_output() or core.finished:
+                self.wake()
             while core.control_backlog > _CONTROL_LIMIT and not core.closed:
                 await self._flushed.park()
 
@@ -141,7 +144,9 @@ class ServerLink:
 
     def wake(self) -> None:
         """Let the writer see what is queued."""
-        self._writer_idle.unpark_all()
+        # A lot of nobody is unparked all the same, slowly.
+        if self._writer_idle:
+            self._writer_idle.unpark()
 
     def give_up(self, code: Code, reason: str) -> None:
         """End the connection, with a short time for the goodbye."""
@@ -218,7 +223,7 @@ class ServerLink:
         if stream.deadline is None:
             stream.deadline = _deadline(stream)
         self._calls[stream.id] = call = ServerCall(self, stream, handler, stream.deadline)
-        self._call_nursery.start_soon(call.run)
+        self._call_nursery.start_soon(call.run, name=call.route)
 
     def _hold(self, stream: ServerStream, handler: Handler) -> None:
         self._held_bytes += len(stream.payload)
@@ -243,7 +248,7 @@ class ServerLink:
         """Queue the answer of a unary call."""
         self._unsent += call.size
         self.core.respond(call.stream, self.server.blocks.head(), reply, OK_TRAILERS)
-        self._writer_idle.unpark()
+        self.wake()
 
     def send(self, call: ServerCall, message: bytes) -> None:
         """Queue a message of a streaming call."""
@@ -271,7 +276,7 @@ class ServerLink:
         if call.size:
             self._unsent -= call.size
             call.size = 0
-            if not self.backlogged:
+            if (self._room or self._held) and not self.backlogged:
                 self._room.unpark_all()
                 self._release()
 
