@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EXIT_CODES = """\
-exit codes: 0 done, 1 failed (one line on standard error says why), 2 bad command line,
-128 + N ended by signal N"""
+exit codes: 0 done, 1 failed (one line on standard error says why),
+2 bad command line, 128 + N ended by signal N"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 _STOP_PATIENCE = 5.0
 """Seconds between asking a child to stop and killing it."""
@@ -48,7 +48,7 @@ async def stop(process: trio.Process) -> int:
     return await process.wait()
 
 
-async def lines_of(process: trio.Process) -> AsyncIterator[str]:
+async def lines_of(process: trio.Process) -> AsyncGenerator[str, None]:
     """What the child writes to its standard output, line by line, until it closes it.
 
     A last line without its end, cut off by a kill, is dropped.
