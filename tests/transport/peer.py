@@ -18,6 +18,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 import hpack
 import trio
@@ -93,6 +94,7 @@ class Peer:
         self.answer_pings = True
         self.give_credit = True
         self._buffer = bytearray()
+        self._send_lock = trio.Lock()
         self._preface_read = False
         self._decoder = hpack.Decoder()
 
@@ -101,7 +103,8 @@ class Peer:
         await self.send(settings(dict(values or {})))
 
     async def send(self, *frames: bytes) -> None:
-        await self.stream.send_all(b"".join(frames))
+        async with self._send_lock:
+            await self.stream.send_all(b"".join(frames))
 
     async def frame(self) -> Frame | None:
         """The next frame, None at the end.
@@ -237,6 +240,14 @@ class Network:
         self._pair = pair or trio.testing.memory_stream_pair
         self._changed = trio.Event()
 
+    async def __aenter__(self) -> Self:
+        """Needed only with sockets: the peers' ends are closed at the end."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for peer in self.peers:
+            await peer.close()
+
     async def connect(self) -> trio.abc.Stream:
         self.dials += 1
         ours, theirs = self._pair()
@@ -244,19 +255,18 @@ class Network:
         await self.on_dial(peer)
         self.peers.append(peer)
         self._changed.set()
+        self._changed = trio.Event()
         return ours
 
     async def peer(self, number: int) -> Peer:
         """The connection of this number, as soon as it is made."""
         while len(self.peers) <= number:
-            self._changed = trio.Event()
             await self._changed.wait()
         return self.peers[number]
 
-    async def serve(self) -> None:
-        """Let every peer echo."""
+    async def serve(self, number: int = 0) -> None:
+        """Let every peer from this number on echo."""
         async with trio.open_nursery() as nursery:
-            number = 0
             while True:
                 nursery.start_soon((await self.peer(number)).serve)
                 number += 1
