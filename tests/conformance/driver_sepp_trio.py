@@ -117,6 +117,14 @@ class SeppTrioFace:
         self._client = client
         self._channel = channel
 
+    async def enqueue(self, job: NewJob) -> Ack | Rejection:
+        try:
+            with _plain_errors():
+                ack = await self._client.enqueue(_request(job))
+        except sepp_trio.JobRejectedError as error:
+            return rejection(error.rejection)
+        return Ack(ack.job_id, ack.deduplicated)
+
     async def enqueue_batch(self, jobs: Sequence[NewJob]) -> list[Ack | Rejection]:
         with _plain_errors():
             results = await self._client.enqueue_batch([_request(job) for job in jobs])

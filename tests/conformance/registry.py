@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tests.conformance.configs import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from tests.conformance.face import Ack, Delivery, Face, NewJob
     from tests.conformance.loops import Loop, Task
@@ -102,7 +102,6 @@ class Scenario:
     config: str
     own_server: bool
     limit: float
-    skips: Mapping[str, str]
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -113,20 +112,18 @@ def scenario(
     config: str = DEFAULT,
     own_server: bool = False,
     limit: float = 30.0,
-    skips: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[[Env], Awaitable[None]]], Callable[[Env], Awaitable[None]]]:
     """Register a scenario under its function's name.
 
     `config` names the TOML of configs.py; `own_server` gives it a server that no other scenario
     uses (it may stop it, or look at all of its dead letters), on a database that outlives the
-    process; `limit` is its time in seconds; `skips` maps a driver to the reason why its library
-    cannot do this.
+    process; `limit` is its time in seconds.
     """
 
     def register(function: Callable[[Env], Awaitable[None]]) -> Callable[[Env], Awaitable[None]]:
         name = function.__name__
         assert name not in SCENARIOS, f"two scenarios are called {name}"
-        SCENARIOS[name] = Scenario(name, function, config, own_server, limit, skips or {})
+        SCENARIOS[name] = Scenario(name, function, config, own_server, limit)
         return function
 
     return register

@@ -15,6 +15,7 @@ from tests.conformance.configs import DRIVERS
 from tests.conformance.registry import SCENARIOS
 from tests.conformance.runner import run_scenarios
 from tests.conformance.servers import EMBEDDED, HOW_TO_GET_IT, REAL, real_binary
+from tests.conformance.unobserved import SKIPPED
 
 if TYPE_CHECKING:
     from tests.conformance.runner import Servers
@@ -33,8 +34,8 @@ def _parameters() -> list[object]:
             marks=[
                 *([pytest.mark.real_server, _WITHOUT_REAL] if kind == REAL else []),
                 *(
-                    [pytest.mark.skip(reason=f"{driver}: {scenario.skips[driver]}")]
-                    if driver in scenario.skips
+                    [pytest.mark.skip(reason=f"{driver}: {SKIPPED[driver][scenario.name]}")]
+                    if scenario.name in SKIPPED[driver]
                     else []
                 ),
             ],
@@ -76,3 +77,9 @@ def _asked_for(session: pytest.Session, pair: tuple[str, str]) -> list[str]:
             ):
                 names.append(str(values["name"]))
     return names
+
+
+def test_only_scenarios_that_exist_are_skipped() -> None:
+    assert set(SKIPPED) == set(DRIVERS)
+    for names in SKIPPED.values():
+        assert set(names) <= set(SCENARIOS)

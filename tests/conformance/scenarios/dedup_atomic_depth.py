@@ -134,14 +134,14 @@ async def an_atomic_batch_with_bad_jobs_lists_each_once_and_stores_nothing(env: 
     queue = env.queue()
     jobs = [
         NewJob(queue, key="k"),
-        NewJob("a/b", "t" * 300),
+        NewJob("q" * 513, "t" * 300),
         NewJob(queue),
         NewJob(queue, "t" * 300, custom={"k" * 300: 1}),
         NewJob(queue, custom={"k" * 300: 1}),
     ]
     errors = await _atomic_errors(env, jobs)
     assert [(index, rejection.reason) for index, rejection in errors] == [
-        (1, "invalid_request"),
+        (1, "queue_name_too_long"),
         (3, "job_type_name_too_long"),
         (4, "custom_key_too_long"),
     ]

@@ -75,6 +75,17 @@ async def a_bad_queue_name_rejects_only_its_job(env: Env) -> None:
 
 
 @scenario()
+async def an_atomic_batch_lists_its_invalid_jobs(env: Env) -> None:
+    queue = env.queue()
+    jobs = [new_job(queue), new_job("a/b"), new_job(queue), new_job(queue, priority=10)]
+    response = await env.face.call("EnqueueAtomic", batch(*jobs))
+    errors = response.rejection.errors
+    assert [error.index for error in errors] == [1, 3]
+    assert {error.rejection.WhichOneof("reason") for error in errors} == {"invalid_request"}
+    assert await env.is_empty(queue)
+
+
+@scenario()
 async def unusual_queue_names_are_fine(env: Env) -> None:
     base = env.queue()
     names = [
@@ -245,14 +256,14 @@ async def job_ids_are_lower_case_uuids_of_version_four(env: Env) -> None:
 @scenario()
 async def results_come_in_the_order_of_the_jobs(env: Env) -> None:
     queue = env.queue()
-    jobs = [NewJob(queue, f"type-{n}") if n % 3 else NewJob("a/b") for n in range(12)]
+    jobs = [NewJob(queue, f"type-{n}") if n % 3 else NewJob("q" * 513) for n in range(12)]
     results = await env.face.enqueue_batch(jobs)
     types = {job.id: job.job_type for job in await env.face.reserve([queue], max_jobs=20)}
     for n, result in enumerate(results):
         if n % 3:
             assert types[result.job_id] == f"type-{n}"  # type: ignore[union-attr]
         else:
-            assert result.reason == "invalid_request"  # type: ignore[union-attr]
+            assert result.reason == "queue_name_too_long"  # type: ignore[union-attr]
 
 
 @scenario()

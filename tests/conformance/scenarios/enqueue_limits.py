@@ -25,15 +25,10 @@ def _in(seconds: float) -> datetime:
     return datetime.fromtimestamp(round(time.time() + seconds, 3), tz=UTC)
 
 
-async def _one(env: Env, job: NewJob) -> Ack | Rejection:
-    (result,) = await env.face.enqueue_batch([job])
-    return result
-
-
 async def _edge(env: Env, fits: NewJob, over: NewJob, expected: Rejection) -> None:
     """`fits` is taken, `over` is refused as expected."""
-    assert isinstance(await _one(env, fits), Ack)
-    assert await _one(env, over) == expected
+    assert isinstance(await env.face.enqueue(fits), Ack)
+    assert await env.face.enqueue(over) == expected
 
 
 @scenario()
@@ -97,9 +92,9 @@ async def the_default_custom_limits_are_64_entries_256_key_bytes_and_16384_in_al
 @scenario()
 async def the_default_schedule_horizon_is_thirty_days(env: Env) -> None:
     queue = env.queue()
-    assert isinstance(await _one(env, NewJob(queue, scheduled_at=_in(30 * DAY - 5))), Ack)
+    assert isinstance(await env.face.enqueue(NewJob(queue, scheduled_at=_in(30 * DAY - 5))), Ack)
     at = _in(30 * DAY + 5)
-    result = await _one(env, NewJob(queue, scheduled_at=at))
+    result = await env.face.enqueue(NewJob(queue, scheduled_at=at))
     actual = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     assert result == Rejection("scheduled_too_far", {"horizon": 30 * DAY, "actual": actual})
 
@@ -151,8 +146,8 @@ async def configured_limits_pass_at_their_value_and_refuse_one_more(env: Env) ->
         NewJob(queue, custom={"ä" * 4 + "x": 1}),
         Rejection("custom_key_too_long", {"key": "ä" * 4 + "x", "limit": 8, "actual": 9}),
     )
-    assert isinstance(await _one(env, NewJob(queue, scheduled_at=_in(58))), Ack)
-    result = await _one(env, NewJob(queue, scheduled_at=_in(62)))
+    assert isinstance(await env.face.enqueue(NewJob(queue, scheduled_at=_in(58))), Ack)
+    result = await env.face.enqueue(NewJob(queue, scheduled_at=_in(62)))
     assert isinstance(result, Rejection)
     assert (result.reason, result.fields["horizon"]) == ("scheduled_too_far", 60.0)
 
@@ -210,8 +205,8 @@ async def a_queue_overrides_the_limits_of_its_jobs(env: Env) -> None:
         job(custom={"k": "v" * 60}),
         Rejection("custom_map_too_large", {"limit": 60, "actual": 61}),
     )
-    assert isinstance(await _one(env, job(scheduled_at=_in(118))), Ack)
-    result = await _one(env, job(scheduled_at=_in(122)))
+    assert isinstance(await env.face.enqueue(job(scheduled_at=_in(118))), Ack)
+    result = await env.face.enqueue(job(scheduled_at=_in(122)))
     assert isinstance(result, Rejection)
     assert (result.reason, result.fields["horizon"]) == ("scheduled_too_far", 120.0)
 
@@ -220,27 +215,27 @@ async def a_queue_overrides_the_limits_of_its_jobs(env: Env) -> None:
 async def only_listed_encodings_are_allowed_and_no_payload_always_is(env: Env) -> None:
     queue = env.queue()
     for encoding in ("json", "text"):
-        assert isinstance(await _one(env, NewJob(queue, payload=(b"x", encoding))), Ack)
+        assert isinstance(await env.face.enqueue(NewJob(queue, payload=(b"x", encoding))), Ack)
     for encoding in ("JSON", "json ", "bin"):
         refusal = Rejection(
             "encoding_not_allowed", {"encoding": encoding, "allowed": ["json", "text"]}
         )
-        assert await _one(env, NewJob(queue, payload=(b"x", encoding))) == refusal
-    assert isinstance(await _one(env, NewJob(queue)), Ack)
+        assert await env.face.enqueue(NewJob(queue, payload=(b"x", encoding))) == refusal
+    assert isinstance(await env.face.enqueue(NewJob(queue)), Ack)
 
 
 @scenario(config=LIMITS)
 async def an_empty_list_of_encodings_allows_only_jobs_without_payload(env: Env) -> None:
     queue = env.declared("mute")
     refusal = Rejection("encoding_not_allowed", {"encoding": "json", "allowed": []})
-    assert await _one(env, NewJob(queue, payload=(b"x", "json"))) == refusal
-    assert isinstance(await _one(env, NewJob(queue)), Ack)
+    assert await env.face.enqueue(NewJob(queue, payload=(b"x", "json"))) == refusal
+    assert isinstance(await env.face.enqueue(NewJob(queue)), Ack)
 
 
 @scenario(config=LIMITS)
 async def the_first_key_that_is_too_long_is_named_and_wins_over_the_total(env: Env) -> None:
     custom: dict[str, Primitive] = {"b" * 10: "x" * 50, "a" * 9: True, "c": True}
-    result = await _one(env, NewJob(env.queue(), custom=custom))
+    result = await env.face.enqueue(NewJob(env.queue(), custom=custom))
     assert result == Rejection("custom_key_too_long", {"key": "a" * 9, "limit": 8, "actual": 9})
 
 
@@ -289,7 +284,7 @@ async def the_checks_of_a_job_come_in_their_order(env: Env) -> None:
 @scenario(config=STRICT)
 async def strictness_comes_after_the_structure_and_before_the_lengths(env: Env) -> None:
     long = "q" * 65
-    assert await _one(env, NewJob(long)) == Rejection("unknown_queue", {"queue": long})
+    assert await env.face.enqueue(NewJob(long)) == Rejection("unknown_queue", {"queue": long})
     response = await env.face.call("EnqueueBatch", batch(new_job("undeclared", priority=10)))
     assert response.results[0].rejection.WhichOneof("reason") == "invalid_request"
 

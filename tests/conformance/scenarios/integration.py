@@ -25,7 +25,7 @@ async def connect_and_get_server_info(env: Env) -> None:
 
 @scenario()
 async def enqueue_single(env: Env) -> None:
-    (ack,) = await env.face.enqueue_batch([NewJob(env.queue())])
+    ack = await env.face.enqueue(NewJob(env.queue()))
     assert isinstance(ack, Ack)
     assert ack.job_id
     assert not ack.deduplicated
@@ -33,8 +33,10 @@ async def enqueue_single(env: Env) -> None:
 
 @scenario()
 async def enqueue_single_with_payload(env: Env) -> None:
-    (job_id,) = await env.enqueue(NewJob(env.queue(), payload=(b'{"a": 1}', "application/json")))
-    assert job_id
+    job = NewJob(env.queue(), payload=(b'{"a": 1}', "application/json"))
+    ack = await env.face.enqueue(job)
+    assert isinstance(ack, Ack)
+    assert ack.job_id
 
 
 @scenario()
@@ -52,7 +54,7 @@ async def enqueue_atomic(env: Env) -> None:
 async def idempotency_same_key_returns_same_id(env: Env) -> None:
     job = NewJob(env.queue(), key="same")
     (job_id,) = await env.enqueue(job)
-    assert await env.face.enqueue_batch([job]) == [Ack(job_id, True)]
+    assert await env.face.enqueue(job) == Ack(job_id, True)
 
 
 @scenario()

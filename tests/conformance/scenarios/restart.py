@@ -134,7 +134,7 @@ async def a_restart_keeps_everything(env: Env) -> None:
     assert (record.cause, record.last_reason, record.payload) == ("rejected", "why", payload)
     # Timers go on.
     assert (await env.reserve_one(later, wait=10.0)).attempt == 1
-    assert -0.05 < time.time() - due < 2.0
+    assert time.time() > due - 0.05  # how promptly depends on when the server was back
     assert (await env.reserve_one(delayed, wait=10.0)).attempt == 2
 
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from tests.conformance.registry import Env
 
 
-@scenario(
-    skips={"sepp_py": "its worker nacks a type without handler by the queue's policy, at once"}
-)
+@scenario()
 async def a_type_without_handler_is_nacked_once_and_comes_again_after_two_seconds(env: Env) -> None:
     queue = env.queue()
 
