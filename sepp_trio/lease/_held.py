@@ -55,8 +55,9 @@ class HeldLease:
 
     ``scope`` is cancelled when the lease is lost or its time, less a margin, is up, and at
     ``limit``; with ``cancel`` for any other reason. The first reason stands in
-    ``cancel_reason``. ``lost`` says why the lease is gone, and is final: nothing is sent for
-    it from then on. ``usual`` is what the server grants for what the heartbeat asks for.
+    ``cancel_reason``, its time in ``cancelled_at``. ``lost`` says why the lease is gone, and
+    is final: nothing is sent for it from then on. ``usual`` is what the server grants for
+    what the heartbeat asks for.
 
     Made by :meth:`LeaseKeeper.open`.
     """
@@ -76,6 +77,7 @@ class HeldLease:
         "_turn",
         "attempt",
         "cancel_reason",
+        "cancelled_at",
         "end",
         "expires_at",
         "job_id",
@@ -109,6 +111,7 @@ class HeldLease:
         self.expires_at: records.Timestamp | None = None
         self.limit = inf
         self.cancel_reason: str | None = None
+        self.cancelled_at = inf
         self.lost: str | None = None
         self.phase = Phase.HELD
         self.settled: trio.Event | None = None
@@ -130,19 +133,24 @@ class HeldLease:
 
     def check(self, now: float) -> str | None:
         """Why the holder is to stop, if it is. Sees deadlines that the run loop has not yet."""
-        if self.phase is Phase.HELD and self.lost is None and now >= self.end - self._margin:
-            if self.cancel_reason is None:
-                timed_out = self.limit <= self.end - self._margin
-                self.cancel_reason = TIMED_OUT if timed_out else LEASE_LOST
+        end = self.end - self._margin if self.phase is Phase.HELD else inf
+        if now >= self.limit:
+            self._cancelled(TIMED_OUT if self.limit <= end else LEASE_LOST, min(self.limit, end))
+        if now >= end and self.lost is None:
+            self._cancelled(LEASE_LOST, end)
             self.lost = "its time is up"
-        elif self.cancel_reason is None and now >= self.limit:
-            self.cancel_reason = TIMED_OUT
         return self.cancel_reason
+
+    def _cancelled(self, reason: str, at: float) -> None:
+        if self.cancel_reason is None:
+            self.cancel_reason = reason
+            self.cancelled_at = at
 
     def lose(self, why: str) -> None:
         """The server says that the job is not, or no longer, leased to us."""
-        if self.check(trio.current_time()) is None:
-            self.cancel_reason = LEASE_LOST
+        now = trio.current_time()
+        self.check(now)
+        self._cancelled(LEASE_LOST, now)
         if self.lost is None:
             self.lost = why
         self.scope.cancel(reason=f"{LEASE_LOST}: {why}")
@@ -153,8 +161,9 @@ class HeldLease:
 
         The heartbeat ends: a holder that does not react loses the lease in its own time.
         """
-        if self.check(trio.current_time()) is None:
-            self.cancel_reason = reason
+        now = trio.current_time()
+        self.check(now)
+        self._cancelled(reason, now)
         self.scope.cancel(reason=reason)
         self._stop_timer()
 

@@ -175,6 +175,11 @@ class Channel:
 
         return StubCall(perform)
 
+    @property
+    def max_receive_message_bytes(self) -> int:
+        """The largest answer that is taken."""
+        return self._dispatcher.max_message
+
     async def wait_ready(self) -> None:
         """Wait until the channel is connected, however many dials it takes.  A checkpoint.
 

@@ -65,6 +65,7 @@ class Dispatcher:
         self.bytes_received = 0
         self.keepalive_interval = dial.keepalive_interval
         self.keepalive_timeout = dial.keepalive_timeout
+        self.max_message = http2.max_message
         self._dial_config = dial
         self._http2 = http2
         self._wanted = trio.Event()

@@ -81,9 +81,7 @@ def checked_options(
             None if handler_timeout is None else seconds(handler_timeout, "handler_timeout")
         ),
         shutdown_grace=(
-            None
-            if shutdown_grace is None
-            else seconds(shutdown_grace, "shutdown_grace", zero=True)
+            None if shutdown_grace is None else seconds(shutdown_grace, "shutdown_grace", zero=True)
         ),
         on_fatal=on_fatal,
     )

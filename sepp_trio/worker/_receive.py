@@ -8,8 +8,6 @@ from ..wire import DecodeError, convert, custom_of, decoder_of, records
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: later times no ``datetime`` can hold."""
 
-_decode = decoder_of(records.Job)
-
 
 def read_job(raw: bytes) -> records.Job | convert.MalformedJob:
     """Decode one job, as far as it takes to know that a handler can have it.
@@ -17,14 +15,17 @@ def read_job(raw: bytes) -> records.Job | convert.MalformedJob:
     Handlers look at few of its parts: :class:`JobCtx` converts those.
     """
     try:
-        job = _decode(raw)
+        job = decoder_of(records.Job)(raw)
         if _is_good(job):
             return job
-    except DecodeError:
-        pass
+    except DecodeError as error:
+        reason = str(error)
+    else:
+        reason = "it does not hold what a job must"
     judged = convert.job_from_wire(raw)
-    # The two agree, but for what the quick look does not know to be good.
-    return job if isinstance(judged, Job) else judged
+    if isinstance(judged, Job):  # the two judges disagree: play safe
+        return convert.MalformedJob(judged.id, judged.attempt, judged.queue, reason)
+    return judged
 
 
 def _is_good(job: records.Job) -> bool:

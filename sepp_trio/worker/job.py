@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-
 from ..lease import HeldLease
 from ..wire import convert, records
 from .context import JobCtx
@@ -22,13 +20,14 @@ class RunningJob:
     :meth:`HeldLease.cancel`, so that every cancel has its reason and ends in the same way.
     """
 
-    __slots__ = ("entry", "lease", "record", "run", "started_at")
+    __slots__ = ("entry", "lease", "record", "run", "started_at", "timeout")
 
     def __init__(self, run: Run, record: records.Job, lease: HeldLease, entry: Entry) -> None:
         self.run = run
         self.record = record
         self.lease = lease
         self.entry = entry
+        self.timeout = run.options.handler_timeout if entry.timeout is None else entry.timeout
         self.started_at: float | None = None
 
     def __str__(self) -> str:
@@ -38,14 +37,13 @@ class RunningJob:
     async def handle(self) -> None:
         """Run the handler under the lease; the task of this job."""
         lease = self.lease
-        entry = self.entry
         error: BaseException | None = None
         try:
-            if entry.timeout is not None and self.started_at is not None:
-                lease.set_limit(self.started_at + entry.timeout)
+            if self.timeout is not None and self.started_at is not None:
+                lease.set_limit(self.started_at + self.timeout)
             ctx = JobCtx(self.record, lease, self.run.stop.draining)
             with lease.scope:
-                await entry.call(convert.payload_from_wire(self.record.payload), ctx)
+                await self.entry.call(convert.payload_from_wire(self.record.payload), ctx)
         except BaseException as caught:
             # The scope is shielded and takes its own Cancelled: none from outside comes here.
             # What a job raises is its own affair; ended() sees to those who want to leave.

@@ -1,0 +1,255 @@
+"""What the server is told of a job, and what the log and the counters are told."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ..client._reason import clean_reason
+from ..errors import HandlerError
+from ..lease import LEASE_LOST, TIMED_OUT, HeldLease, Phase, Verdict
+from ..transport import CallError
+from ..types import RetryDirective
+from ..wire import convert, records
+from ._log import Flood, logger
+from ._outcome import NOW, Failure, growing_delay, judge, leaves, reason_to_leave
+
+if TYPE_CHECKING:
+    from ._run import Run
+    from .job import RunningJob
+
+WORKER_EXITS: Final = "worker exits"
+
+
+class Reports:
+    """Judges how jobs ended and sends their acks and nacks.
+
+    Answers come by callback; a report that fails in passing is repeated by the lease.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._pending: dict[HeldLease, None] = {}
+        self._flood = Flood()
+
+    # ---- jobs that ran ----
+
+    def report(self, job: RunningJob, error: BaseException | None, now: float) -> None:
+        """The job's handler has ended, with ``error`` or well."""
+        lease = job.lease
+        cancelled = lease.check(now)
+        leaving = None if error is None else reason_to_leave(error)
+        if lease.phase is not Phase.HELD:
+            # The handler acked or nacked by itself, through the client.
+            self._log_error(job, error, "after it was acked or nacked")
+        elif lease.lost is not None:
+            self._run.counters.lost += 1
+            logger.error("%s: %s, nothing is sent for it: %s", job, LEASE_LOST, lease.lost)
+            self._log_error(job, error, "after its lease was lost")
+            lease.close()
+        elif leaving is not None:
+            self.give_back(job, WORKER_EXITS)
+        elif cancelled is not None:
+            self._report_cancelled(job, error, cancelled)
+        elif error is None:
+            self._ack(job)
+        else:
+            failure = judge(error, lease.attempt)
+            if failure.expected:
+                logger.warning("%s: %s: %s", job, _verb(failure.directive), failure.reason)
+            else:
+                logger.error("%s: %s", job, failure.reason, exc_info=error)
+            self._nack(str(job), lease, failure.directive, failure.reason)
+        if leaving is not None:
+            self._run.leave(leaving)
+            self._run.stop.force(WORKER_EXITS)
+
+    def _report_cancelled(
+        self, job: RunningJob, error: BaseException | None, cancelled: str
+    ) -> None:
+        """The handler was cancelled, but the lease is still ours."""
+        failure: Failure | None = None
+        if error is not None and any(isinstance(leaf, HandlerError) for leaf in leaves(error)):
+            failure = judge(error, job.lease.attempt)
+        else:
+            self._log_error(job, error, f"after it was cancelled ({cancelled})")
+        if failure is not None:
+            logger.warning("%s: %s: %s", job, _verb(failure.directive), failure.reason)
+            self._nack(str(job), job.lease, failure.directive, failure.reason)
+        elif cancelled == TIMED_OUT:
+            reason = f"{TIMED_OUT} after {job.timeout:g} s"
+            logger.error("%s: %s", job, reason)
+            self._nack(str(job), job.lease, RetryDirective.DEFAULT, reason)
+        else:
+            self.give_back(job, cancelled)
+
+    def _log_error(self, job: RunningJob, error: BaseException | None, when: str) -> None:
+        if error is not None:
+            logger.warning("%s: its handler failed %s", job, when, exc_info=error)
+
+    # ---- jobs that did not run ----
+
+    def give_back(self, job: RunningJob, reason: str) -> None:
+        """Let the job be delivered again at once: it was no failure of its own."""
+        logger.info("%s: given back: %s", job, reason)
+        self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
+
+    def over_before_start(self, job: RunningJob) -> None:
+        """The lease was over, or lost, before there was a slot for the job."""
+        self._run.counters.lost += 1
+        self._flood.log(
+            logging.ERROR, "over", "%s: not started, %s: %s", job, LEASE_LOST, job.lease.lost
+        )
+        job.lease.close()
+
+    def unhandled(self, record: records.Job, lease: HeldLease) -> None:
+        """No handler: another worker may have one, but not at once."""
+        self._run.counters.unhandled += 1
+        label = f"job {record.id} type {record.job_type!r} attempt {record.attempt}"
+        directive = growing_delay(record.attempt)
+        self._flood.log(
+            logging.WARNING,
+            "unhandled",
+            "%s: no handler, %s",
+            label,
+            _verb(directive),
+        )
+        reason = f"no handler for job type {record.job_type!r} on this worker"
+        self._nack(label, lease, directive, reason)
+
+    def refuse(self, job: convert.MalformedJob, now: float) -> None:
+        """A job that cannot be read is given up, if it can be named."""
+        run = self._run
+        run.counters.malformed += 1
+        if not job.can_be_nacked:
+            self._flood.log(
+                logging.ERROR,
+                "malformed",
+                "reserved a job that can be neither read nor given up (id %r): %s",
+                job.job_id,
+                job.reason,
+            )
+            return
+        label = f"job {job.job_id} attempt {job.attempt}"
+        self._flood.log(
+            logging.ERROR, "malformed", "%s: cannot be read, dead-lettered: %s", label, job.reason
+        )
+        lease = run.keeper.open(
+            job.job_id,
+            job.attempt,
+            run.options.worker_id,
+            asked=run.options.lease_duration,
+            beats=False,
+        )
+        length = run.options.lease_duration
+        lease.end_at(now + length, length, own=True)
+        reason = f"the worker cannot read the job: {job.reason}"
+        self._nack(label, lease, RetryDirective.DEAD_LETTER, reason)
+
+    # ---- sending ----
+
+    def _ack(self, job: RunningJob) -> None:
+        lease = job.lease
+        self._send(
+            lease,
+            self._run.methods.ack,
+            records.AckRequest(lease.job_id, lease.attempt, lease.worker_id),
+            partial(self._acked, job),
+        )
+
+    def _nack(
+        self,
+        label: str,
+        lease: HeldLease,
+        directive: RetryDirective,
+        reason: str,
+        *,
+        given_back: bool = False,
+    ) -> None:
+        self._send(
+            lease,
+            self._run.methods.nack,
+            convert.nack_request_to_wire(
+                lease.job_id, lease.attempt, directive, clean_reason(reason), lease.worker_id
+            ),
+            partial(self._nacked, label, lease, given_back),
+        )
+
+    def _send(self, lease: HeldLease, method: Any, request: Any, answered: Any) -> None:
+        self._pending[lease] = None
+        self._run.slots.reporting()
+        lease.settle(method, request, answered)
+
+    def _acked(
+        self, job: RunningJob, verdict: Verdict, response: Any, error: CallError | None
+    ) -> None:
+        if verdict is Verdict.DONE:
+            self._run.counters.acked += 1
+            if logger.isEnabledFor(logging.DEBUG):
+                logger.debug("%s: acked", job)
+        elif verdict is Verdict.DONE_BEFORE:
+            self._run.counters.acked += 1
+            logger.info("%s: acked; the answer to an earlier try was lost", job)
+        else:
+            self._not_reported(str(job), "ack", verdict, error)
+        self._settled(job.lease)
+
+    def _nacked(
+        self,
+        label: str,
+        lease: HeldLease,
+        given_back: bool,
+        verdict: Verdict,
+        response: records.NackResponse | None,
+        error: CallError | None,
+    ) -> None:
+        counters = self._run.counters
+        if verdict not in (Verdict.DONE, Verdict.DONE_BEFORE):
+            self._not_reported(label, "nack", verdict, error)
+        elif response is not None and response.dead_lettered:
+            counters.dead_lettered += 1
+            logger.info("%s: is a dead letter now", label)
+        elif given_back:
+            counters.given_back += 1
+        else:
+            counters.retried += 1
+        self._settled(lease)
+
+    def _not_reported(
+        self, label: str, call: str, verdict: Verdict, error: CallError | None
+    ) -> None:
+        counters = self._run.counters
+        if verdict is Verdict.LOST:
+            counters.lost += 1
+            logger.error("%s: %s refused, %s: %s", label, call, LEASE_LOST, error)
+        else:
+            counters.unreported += 1
+            logger.error("%s: %s given up, it may run again: %s", label, call, error)
+
+    def _settled(self, lease: HeldLease) -> None:
+        self._pending.pop(lease, None)
+        run = self._run
+        run.slots.reported()
+        if run.slots.idle:
+            run.signal.set()
+
+    def give_up(self) -> None:
+        """Wait for no answer any more."""
+        for lease in list(self._pending):
+            self._run.counters.unreported += 1
+            logger.error(
+                "job %s attempt %d: not reported in time, its lease has to run out",
+                lease.job_id,
+                lease.attempt,
+            )
+            lease.close()
+            self._settled(lease)
+
+
+def _verb(directive: RetryDirective) -> str:
+    if directive.kind == "dead_letter":
+        return "given up"
+    if directive.delay is None:
+        return "to be retried"
+    return f"to be retried in {directive.delay:g} s"

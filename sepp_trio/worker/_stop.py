@@ -1,0 +1,82 @@
+"""How a run comes to its end: drain, grace, force."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from ..lease import Timer
+from ._log import logger
+
+if TYPE_CHECKING:
+    from ._run import Run
+
+GRACE_OVER: Final = "shutdown grace over"
+
+
+class Stop:
+    """First no new jobs; then, if it takes too long, no handlers."""
+
+    RELEASE: Final = 3.0
+    """Seconds for the reports of a forced stop, from when the last handler has ended."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.draining = trio.Event()
+        self.forced: str | None = None
+        """Why the handlers are cancelled, if they are."""
+        self._deadline = inf
+        self._grace_timer = Timer(lambda: self.force(GRACE_OVER))
+        self._give_up_timer = Timer(self._give_up)
+
+    def drain(self, grace: float | None = None) -> None:
+        """Reserve no more; after ``grace`` seconds cancel the handlers. Only ever tightens."""
+        run = self._run
+        if not self.draining.is_set():
+            self.draining.set()
+            logger.info("draining: %d jobs in flight", len(run.jobs))
+            run.poller.stop_waiting()
+            if grace is None:
+                grace = run.options.shutdown_grace
+        if grace is None or self.forced is not None:
+            return
+        deadline = trio.current_time() + grace
+        if grace == 0:
+            self.force(GRACE_OVER)
+        elif deadline < self._deadline:
+            self._deadline = deadline
+            run.keeper.wheel.start(self._grace_timer, deadline)
+
+    def force(self, reason: str) -> None:
+        """Cancel the handlers; each job is given back when its handler has ended."""
+        run = self._run
+        if self.forced is not None:
+            return
+        self.forced = reason
+        self.draining.set()
+        self._grace_timer.stop()
+        if run.jobs:
+            logger.warning("%s: %d jobs are cancelled and given back", reason, len(run.jobs))
+        for job in list(run.jobs):
+            if job.started_at is None:
+                run.slots.withdraw(job)
+                del run.jobs[job]
+                run.reports.give_back(job, reason)
+            else:
+                job.lease.cancel(reason)
+        run.poller.force()
+        run.keeper.wheel.start(self._give_up_timer, trio.current_time() + self.RELEASE)
+
+    def _give_up(self) -> None:
+        run = self._run
+        if run.jobs:
+            run.keeper.wheel.start(self._give_up_timer, trio.current_time() + self.RELEASE)
+        else:
+            run.reports.give_up()
+
+    def close(self) -> None:
+        """The run is over: no timer rings any more."""
+        self._grace_timer.stop()
+        self._give_up_timer.stop()
