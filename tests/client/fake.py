@@ -34,6 +34,7 @@ class Seen:
     rpc: str
     request: Any
     headers: dict[str, str]
+    timeout: str | None
     at: float
 
 
@@ -90,7 +91,15 @@ class FakeServer:
 
     async def _handle(self, rpc: str, stream: Any) -> None:
         request = await stream.recv_message()
-        self.calls.append(Seen(rpc, request, dict(stream.headers), trio.current_time()))
+        self.calls.append(
+            Seen(
+                rpc,
+                request,
+                dict(stream.headers),
+                stream.stream.timeout,
+                trio.current_time(),
+            )
+        )
         answers = self._answers[rpc]
         if not answers:
             raise GRPCError(Status.UNIMPLEMENTED, f"{rpc} is not scripted")

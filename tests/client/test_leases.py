@@ -195,6 +195,7 @@ async def test_a_held_job_may_be_settled_through_the_client(
         server.script("Extend", Status.NOT_FOUND)
         await trio.sleep(100)  # no beat finds the job gone and cancels this
     server.script("Nack", records.NackResponse(JOB_ID, dead_lettered=True))
+    [job] = await client.reserve(ReserveOptions(["emails"], 30, 0))
     async with client.hold(job):
         assert await client.nack(job, RetryDirective.DEAD_LETTER, "no") is True
 
