@@ -24,7 +24,7 @@ class BytesCodec:
     """Messages are their bytes; one that starts with ``bad`` does not decode."""
 
     def encode(self, message: bytes, message_type: type[bytes]) -> bytes:
-        return message
+        return bytes(memoryview(message))
 
     def decode(self, data: bytes, message_type: type[bytes]) -> bytes:
         if data.startswith(b"bad"):

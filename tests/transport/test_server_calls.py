@@ -9,6 +9,7 @@ import pytest
 import trio
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
+from trio.testing import MockClock
 
 from sepp_trio.transport import GrpcServer, ServerCall, ServerConfig
 from tests.transport.hostile import RawClient, data, prefixed
@@ -24,7 +25,7 @@ from tests.transport.server_tools import (
 
 
 async def test_an_answer_is_headers_message_and_trailers_in_one_write(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness() as harness:
         client = await harness.client()
@@ -38,7 +39,7 @@ async def test_an_answer_is_headers_message_and_trailers_in_one_write(
 
 
 async def test_calls_that_came_in_one_read_are_answered_in_one_write(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness() as harness:
         client = await harness.client()
@@ -50,14 +51,14 @@ async def test_calls_that_came_in_one_read_are_answered_in_one_write(
         assert len(client.writes) == before + 1
 
 
-async def test_an_empty_message_is_an_answer(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_empty_message_is_an_answer(autojump_clock: MockClock) -> None:
     async with open_harness() as harness:
         client = await harness.client()
         assert (await client.request(ECHO)).data == prefixed(b"")
 
 
 async def test_calls_run_concurrently_and_end_in_any_order(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness() as harness:
         client = await harness.client()
@@ -80,7 +81,7 @@ async def test_calls_run_concurrently_and_end_in_any_order(
     ],
 )
 async def test_an_error_is_headers_only_with_its_status_and_encoded_text(
-    autojump_clock: trio.testing.MockClock, text: str, encoded: str
+    autojump_clock: MockClock, text: str, encoded: str
 ) -> None:
     async with open_harness() as harness:
         harness.service.failure = GRPCError(Status.NOT_FOUND, text)
@@ -92,9 +93,7 @@ async def test_an_error_is_headers_only_with_its_status_and_encoded_text(
 
 
 @pytest.mark.parametrize("character", ["x", "💥"])
-async def test_a_very_long_error_text_is_cut(
-    autojump_clock: trio.testing.MockClock, character: str
-) -> None:
+async def test_a_very_long_error_text_is_cut(autojump_clock: MockClock, character: str) -> None:
     async with open_harness() as harness:
         harness.service.failure = GRPCError(Status.ABORTED, character * 100_000)
         client = await harness.client()
@@ -104,7 +103,7 @@ async def test_a_very_long_error_text_is_cut(
 
 
 async def test_an_error_without_text_has_no_message_header(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness() as harness:
         harness.service.failure = GRPCError(Status.ABORTED)
@@ -117,7 +116,7 @@ async def test_an_error_without_text_has_no_message_header(
     "failure", [ValueError("secret"), ExceptionGroup("secret", [KeyError("secret")])]
 )
 async def test_a_crash_is_internal_says_nothing_and_is_logged_once(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
     caplog: pytest.LogCaptureFixture,
     failure: Exception,
 ) -> None:
@@ -134,7 +133,7 @@ async def test_a_crash_is_internal_says_nothing_and_is_logged_once(
 
 
 async def test_a_crash_on_the_way_out_of_a_cancelled_server_stays_in_its_call(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(call: ServerCall) -> None:
         async with trio.open_nursery() as nursery:
@@ -161,7 +160,7 @@ async def test_a_crash_on_the_way_out_of_a_cancelled_server_stays_in_its_call(
 
 
 async def test_a_message_that_does_not_decode_is_internal_and_no_error_of_ours(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_harness() as harness:
         client = await harness.client()
@@ -171,7 +170,7 @@ async def test_a_message_that_does_not_decode_is_internal_and_no_error_of_ours(
 
 
 async def test_a_unary_handler_must_answer_exactly_once(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def twice(call: ServerCall) -> None:
         assert await call.recv_message() == b"once"
@@ -202,7 +201,7 @@ async def test_a_unary_handler_must_answer_exactly_once(
         await ours.aclose()
 
 
-async def test_a_handler_sees_route_and_headers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_handler_sees_route_and_headers(autojump_clock: MockClock) -> None:
     seen: list[tuple[str, Sequence[tuple[str, str]]]] = []
 
     async def handler(call: ServerCall) -> None:
@@ -228,7 +227,7 @@ async def test_a_handler_sees_route_and_headers(autojump_clock: trio.testing.Moc
 
 
 async def test_a_streaming_handler_sends_each_message_as_it_comes(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness() as harness:
         client = await harness.client()
@@ -241,7 +240,7 @@ async def test_a_streaming_handler_sends_each_message_as_it_comes(
 
 
 async def test_a_streaming_handler_may_send_nothing(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness() as harness:
         harness.service.release.set()
@@ -251,7 +250,7 @@ async def test_a_streaming_handler_may_send_nothing(
 
 
 async def test_a_streaming_handler_that_fails_after_a_message_ends_with_its_status(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async def handler(call: ServerCall) -> None:
         await call.send_message(b"one")
@@ -272,7 +271,7 @@ async def test_a_streaming_handler_that_fails_after_a_message_ends_with_its_stat
 
 
 async def test_a_status_cannot_follow_half_a_streamed_message(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness() as harness:
         client = await harness.client({4: 3}, polite=False)
@@ -283,7 +282,7 @@ async def test_a_status_cannot_follow_half_a_streamed_message(
         assert harness.service.undelivered == [b"x"]
 
 
-async def test_streams_of_requests_are_refused_at_once() -> None:
+async def test_streams_of_requests_are_refused_at_once(autojump_clock: MockClock) -> None:
     async def handler(call: ServerCall) -> None: ...
 
     for cardinality in (Cardinality.STREAM_UNARY, Cardinality.STREAM_STREAM):
@@ -296,7 +295,7 @@ async def test_streams_of_requests_are_refused_at_once() -> None:
 
 @pytest.mark.parametrize("path", ["/other.Service/Echo", "/", "/Echo", "*", PREFIX + "Other"])
 async def test_an_unknown_path_is_unimplemented_without_a_text(
-    autojump_clock: trio.testing.MockClock, path: str
+    autojump_clock: MockClock, path: str
 ) -> None:
     async with open_harness() as harness:
         client = await harness.client()
@@ -305,7 +304,7 @@ async def test_an_unknown_path_is_unimplemented_without_a_text(
 
 
 async def test_authorize_comes_after_the_service_and_before_everything_else(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []
 
@@ -332,7 +331,7 @@ async def test_authorize_comes_after_the_service_and_before_everything_else(
 
 
 async def test_a_refusal_does_not_wait_for_the_body(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     async with open_harness(ServerConfig(max_message_bytes=1000)) as harness:
         client = await harness.client()
@@ -346,5 +345,3 @@ async def test_a_refusal_does_not_wait_for_the_body(
         client.next_id = 3
         assert (await client.request(ECHO, b"on")).messages == [b"on"]
         assert client.goaways == []
-
-
