@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ import trio
 from ._errors import DialError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Awaitable, Callable
 
     Connector = Callable[[], Awaitable[trio.abc.Stream]]
@@ -97,7 +97,9 @@ def _os_reason(error: OSError) -> str:
         causes = [e for e in error.__cause__.exceptions if isinstance(e, OSError)] or causes
     elif isinstance(error.__cause__, OSError):
         causes = [error.__cause__]
-    return ", ".join(dict.fromkeys(cause.strerror or str(cause) for cause in causes))
+    # Trio's texts repeat the address; the number knows better.
+    texts = [os.strerror(cause.errno) if cause.errno else str(cause) for cause in causes]
+    return ", ".join(dict.fromkeys(texts))
 
 
 def _tls_reason(cause: BaseException | None) -> str:

@@ -23,6 +23,7 @@ _UNREAD_LIMIT = 64 * 1024
 _UNANSWERED = 2.0
 _FAREWELL = 0.5
 _PING = b"sepptrio"
+_SILENT_END = "the server closed the connection without a word of HTTP/2 (it may speak TLS)"
 
 
 class LinkOwner(Protocol):
@@ -85,7 +86,7 @@ class Link:
                 seen = (seen + data)[:16]
                 self._owner.bytes_received += len(data)
                 if not data:
-                    raise DialError(_what_spoke(seen) or "the server closed the connection")
+                    raise DialError(_what_spoke(seen) or _SILENT_END)
                 core.feed(data)
         except ConnectionFault as fault:
             reason = _what_spoke(seen) or f"the server does not speak HTTP/2 ({fault.reason})"
