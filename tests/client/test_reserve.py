@@ -165,9 +165,7 @@ async def test_a_server_that_hides_its_time_costs_lease_not_safety(
 async def test_no_lease_is_longer_than_what_was_asked_for(
     autojump_clock: MockClock, server: FakeServer, client: SeppClient
 ) -> None:
-    server.script(
-        "Reserve", lambda _: answer(reserved(job_record(lease_expires_at=server_time(9e4))))
-    )
+    server.script("Reserve", reserved(job_record(lease_expires_at=server_time(9e4))))
     await client.get_server_info()
     [job] = await client.reserve(OPTIONS)
     assert job.lease_deadline is not None
