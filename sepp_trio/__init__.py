@@ -77,3 +77,9 @@ from .types import ServerInfo as ServerInfo
 from .types import TraceContext as TraceContext
 from .types import UnknownQueue as UnknownQueue
 from .types import UnknownRejection as UnknownRejection
+from .worker import Handler as Handler
+from .worker import JobCtx as JobCtx
+from .worker import ShutdownHandle as ShutdownHandle
+from .worker import Worker as Worker
+from .worker import WorkerStatistics as WorkerStatistics
+from .worker import run_until_signal as run_until_signal

@@ -68,8 +68,17 @@ def test_one_row_is_enough(temp: Path) -> None:
     assert "1 rows, each there exactly once" in result.stdout
 
 
-@pytest.mark.parametrize("word", ["source", "server", "worker 1", "25 %", "worker 2"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [
+        (signal.SIGINT, "source"),
+        (signal.SIGINT, "server"),
+        (signal.SIGINT, "worker 1"),
+        (signal.SIGINT, "worker 2"),
+        (signal.SIGTERM, "25 %"),
+        (signal.SIGHUP, "25 %"),
+    ],
+)
 def test_a_stop_at_any_time_leaves_nothing_behind(
     number: signal.Signals, word: str, tmp_path: Path, temp: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ...client import SeppClient, open_client
+from ...errors import ClientError
 from ...types import EnqueueAck, ReserveOptions
 from .._nursery import plain_nursery
 from ._errors import DemoError
@@ -109,7 +110,12 @@ class _Demo:
             self._console.line("server", f"process {server.pid}, sepp-trio serve at {address}")
             async with plain_nursery() as nursery:
                 nursery.start_soon(_watch, server)
-                jobs_left = await self._import(address, crash)
+                try:
+                    jobs_left = await self._import(address, crash)
+                except ClientError:
+                    with trio.move_on_after(1):  # a dead server's connections go before it does
+                        await _watch(server)
+                    raise
                 nursery.cancel_scope.cancel()
             if code := await stop(server):
                 raise DemoError(f"the server ended with exit code {code}")
@@ -141,14 +147,15 @@ class _Demo:
                 raise DemoError(f"the server refused a job: {result}")
         seconds = trio.current_time() - started
         self._console.line(
-            "producer", f"{len(self._chunks)} jobs of {_CHUNK_ROWS} rows in {seconds:.2f} s"
+            "producer",
+            f"{len(self._chunks)} jobs of up to {_CHUNK_ROWS} rows, stored in {seconds:.2f} s",
         )
 
     async def _work(self, address: str, name: str, *, kill_half_way: bool = False) -> bool:
         """Let a worker process import until nothing is left to do; was it killed before?"""
         arguments = [address, str(self._csv), str(self._database)]
         async with python_child(_WORKER, arguments) as process:
-            self._console.line(name, f"process {process.pid}")
+            self._console.line(name, f"process {process.pid}, importing")
             killed = False
             async with aclosing(lines_of(process)) as lines:
                 with trio.move_on_at(self._enough()) as following:
@@ -164,7 +171,10 @@ class _Demo:
             if killed:
                 self._quiet_from = trio.current_time() + _QUIET_AFTER_KILL
                 in_hand = self._tally.worker_died()
-                self._console.line("killed", f"{name}, by SIGKILL, with {in_hand} chunks in hand")
+                self._console.line(
+                    "killed",
+                    f"{name}, with {in_hand} chunks begun; their leases run out in {LEASE:.0f} s",
+                )
             elif code or not following.cancelled_caught:
                 raise DemoError(f"{name} ended early, with exit code {code}")
             return killed
