@@ -10,11 +10,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
-import trio.testing
 from tricycle import open_service_nursery
 
 from sepp_trio.client import SeppClient, open_client
+from sepp_trio.retry import RetryPolicy
 from sepp_trio.transport import GrpcServer, tls_listener
+from sepp_trio.types import Duration
 
 from ._clock import BrokerClock
 from ._listen import listen, tls_context
@@ -59,16 +60,37 @@ class Broker:
         self._connections: trio.Nursery | None = None
         self._disconnected = trio.Event()
 
-    def open_client(self, **options: Any) -> AbstractAsyncContextManager[SeppClient]:
+    def open_client(
+        self,
+        *,
+        api_key: str | None = None,
+        retry_policy: RetryPolicy | None = None,
+        rpc_timeout: Duration = 30.0,
+        connect_timeout: Duration = 5.0,
+        max_receive_message_bytes: int = 64 * 2**20,
+        keepalive_interval: Duration = 10.0,
+        keepalive_timeout: Duration = 4.0,
+    ) -> AbstractAsyncContextManager[SeppClient]:
         """A client that needs no socket; takes the options of :func:`sepp_trio.open_client`,
         those of TLS apart, and is used and ends like one."""
-        return open_client(self._connect, **options)
+        return open_client(
+            self._connect,
+            api_key=api_key,
+            retry_policy=retry_policy,
+            rpc_timeout=rpc_timeout,
+            connect_timeout=connect_timeout,
+            max_receive_message_bytes=max_receive_message_bytes,
+            keepalive_interval=keepalive_interval,
+            keepalive_timeout=keepalive_timeout,
+        )
 
     async def _connect(self) -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()
         if self._connections is None:
             raise OSError("the broker is closed")
-        ours, theirs = trio.testing.memory_stream_pair()
+        from trio.testing import memory_stream_pair  # here, for it imports pytest if it is there
+
+        ours, theirs = memory_stream_pair()
         self._connections.start_soon(self._server.serve_stream, ours)
         return theirs
 
