@@ -1,1 +1,26 @@
-"""To be filled."""
+"""For tests of handlers and of this package: faults on purpose, on virtual time.
+
+``_faults`` says what is to go wrong, ``_proxy`` does it on the way between a client and any
+server, ``_server`` to an embedded server itself.
+"""
+
+from ._faults import BlackHole as BlackHole
+from ._faults import Delay as Delay
+from ._faults import DropConnection as DropConnection
+from ._faults import Fail as Fail
+from ._faults import Fault as Fault
+from ._faults import FaultPlan as FaultPlan
+from ._faults import JumpServerClock as JumpServerClock
+from ._faults import LoseLease as LoseLease
+from ._faults import LoseReply as LoseReply
+from ._faults import RestartServer as RestartServer
+from ._faults import random_network_plan as random_network_plan
+from ._faults import random_server_plan as random_server_plan
+from ._proxied import ProxiedCall as ProxiedCall
+from ._proxy import FaultProxy as FaultProxy
+from ._proxy import Happening as Happening
+from ._proxy import Observer as Observer
+from ._proxy import ServerControls as ServerControls
+from ._proxy import open_fault_proxy as open_fault_proxy
+from ._server import FragileServer as FragileServer
+from ._server import open_fragile_server as open_fragile_server

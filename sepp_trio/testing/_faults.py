@@ -1,0 +1,215 @@
+"""Fault plans: what is to go wrong, and when. Values only; the proxy and the server act on them.
+
+A plan can be read, compared, kept in a test and run again: it holds no state. Times are seconds
+on Trio's clock since the plan was started, calls are counted per kind from 1, in the order in
+which the client sent them.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import MISSING, dataclass, fields
+from typing import Literal, TypeAlias
+
+from grpclib.const import Status
+
+
+class _Readable:
+    """A ``repr`` that leaves out what is as usual, and can be pasted into a test."""
+
+    def __repr__(self) -> str:
+        parts = []
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if value == item.default:
+                continue
+            text = str(value) if isinstance(value, enum.Enum) else repr(value)
+            parts.append(text if item.default is MISSING else f"{item.name}={text}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+# ---- Faults of one call ----
+
+
+@dataclass(frozen=True, repr=False)
+class Fail(_Readable):
+    """The ``nth`` call of a kind ends with this status; the server never sees it."""
+
+    rpc: str
+    nth: int = 1
+    status: Status = Status.UNAVAILABLE
+
+
+@dataclass(frozen=True, repr=False)
+class Delay(_Readable):
+    """The ``nth`` call of a kind is held up: its request, its reply, or both; seconds."""
+
+    rpc: str
+    nth: int = 1
+    request: float = 0.0
+    reply: float = 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class LoseReply(_Readable):
+    """The server applies the ``nth`` call of a kind, and its reply is lost: the connection goes
+    down with it, or (``silent``) it just never comes."""
+
+    rpc: str
+    nth: int = 1
+    silent: bool = False
+
+
+# ---- Faults at a moment ----
+
+
+@dataclass(frozen=True, repr=False)
+class DropConnection(_Readable):
+    """All connections of the client break."""
+
+    at: float
+
+
+@dataclass(frozen=True, repr=False)
+class BlackHole(_Readable):
+    """For so many seconds no byte passes, in either direction, though nothing is closed: bytes
+    wait, and new connections hang."""
+
+    at: float
+    seconds: float
+
+
+@dataclass(frozen=True, repr=False)
+class LoseLease(_Readable):
+    """A lease that the client holds is ended behind its back: it runs out at once, or somebody
+    else acks the job. ``pick`` says which one, counted by age and around."""
+
+    at: float
+    by: Literal["expiry", "ack"] = "expiry"
+    pick: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class RestartServer(_Readable):
+    """The server stops, with a goodbye (``drain``) or without, and is back ``down`` seconds
+    later with what it had stored."""
+
+    at: float
+    down: float = 1.0
+    drain: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class JumpServerClock(_Readable):
+    """Somebody sets the server's clock, this many seconds ahead (or back, if negative)."""
+
+    at: float
+    seconds: float
+
+
+CallFault: TypeAlias = Fail | Delay | LoseReply
+TimedFault: TypeAlias = DropConnection | BlackHole | LoseLease | RestartServer | JumpServerClock
+Fault: TypeAlias = CallFault | TimedFault
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """Faults to come, in any order; of two for the same call the first counts."""
+
+    faults: tuple[Fault, ...] = ()
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n    {fault!r}," for fault in self.faults)
+        return f"FaultPlan(({lines}\n))" if lines else "FaultPlan()"
+
+    @property
+    def timed(self) -> list[TimedFault]:
+        """Those at a moment, in their order."""
+        return sorted(
+            (fault for fault in self.faults if not isinstance(fault, Fail | Delay | LoseReply)),
+            key=lambda fault: fault.at,
+        )
+
+    @property
+    def of_calls(self) -> dict[tuple[str, int], CallFault]:
+        """Those of calls, by kind and number."""
+        found: dict[tuple[str, int], CallFault] = {}
+        for fault in self.faults:
+            if isinstance(fault, Fail | Delay | LoseReply):
+                found.setdefault((fault.rpc, fault.nth), fault)
+        return found
+
+
+_RPCS = ("Reserve", "Ack", "Nack", "Extend", "GetServerInfo")
+_PASSING = (
+    Status.UNAVAILABLE,
+    Status.INTERNAL,
+    Status.UNKNOWN,
+    Status.ABORTED,
+    Status.RESOURCE_EXHAUSTED,
+    Status.DEADLINE_EXCEEDED,
+    Status.CANCELLED,
+)
+
+
+def random_network_plan(
+    seed: int, *, seconds: float, every: float, calls: int = 2000, one_in: float = 200
+) -> FaultPlan:
+    """A plan for the way to the server, the same for the same seed.
+
+    ``every`` so many seconds something happens to the connections or a lease, and ``one_in`` so
+    many calls of each kind is hit, up to the ``calls``-th.
+    """
+    dice = random.Random(f"network {seed}")
+    faults: list[Fault] = []
+    at = dice.expovariate(1 / every)
+    while at < seconds:
+        faults.append(_random_network_fault(dice, round(at, 3)))
+        at += dice.expovariate(1 / every)
+    for rpc in _RPCS:
+        nth = 1 + int(dice.expovariate(1 / one_in))
+        while nth <= calls:
+            faults.append(_random_call_fault(dice, rpc, nth))
+            nth += 1 + int(dice.expovariate(1 / one_in))
+    return FaultPlan(tuple(faults))
+
+
+def _random_network_fault(dice: random.Random, at: float) -> Fault:
+    kind = dice.random()
+    if kind < 0.4:
+        return DropConnection(at)
+    if kind < 0.6:
+        return BlackHole(at, _lasting(dice))
+    return LoseLease(at, dice.choice(("expiry", "ack")), dice.randrange(8))
+
+
+def _random_call_fault(dice: random.Random, rpc: str, nth: int) -> CallFault:
+    kind = dice.random()
+    if kind < 0.3:
+        return Fail(rpc, nth, dice.choice(_PASSING))
+    if kind < 0.5:
+        return Delay(rpc, nth, request=_lasting(dice))
+    if kind < 0.7:
+        return Delay(rpc, nth, reply=_lasting(dice))
+    return LoseReply(rpc, nth, silent=dice.random() < 0.4)
+
+
+def random_server_plan(seed: int, *, seconds: float, every: float, jumps: bool = True) -> FaultPlan:
+    """A plan for the server itself: restarts, and jumps of its clock."""
+    dice = random.Random(f"server {seed}")
+    faults: list[Fault] = []
+    at = dice.expovariate(1 / every)
+    while at < seconds:
+        if jumps and dice.random() < 0.3:
+            size = dice.choice((0.5, 5.0, 60.0, 3600.0)) * dice.choice((1, -1))
+            faults.append(JumpServerClock(round(at, 3), size))
+        else:
+            faults.append(RestartServer(round(at, 3), _lasting(dice), dice.random() < 0.5))
+        at += dice.expovariate(1 / every)
+    return FaultPlan(tuple(faults))
+
+
+def _lasting(dice: random.Random) -> float:
+    """Mostly short, sometimes longer than any lease."""
+    return round(min(dice.expovariate(1) * dice.choice((0.05, 0.5, 3.0, 12.0)), 60.0) + 0.001, 3)
