@@ -241,9 +241,6 @@ class ClientConnection(Connection):
         for stream in reversed(above):
             stream.broken(Code.REFUSED_STREAM, "the server is going away", unprocessed=True)
 
-    def _on_settings_acknowledged(self) -> None:
-        self._decoder.table_size_acknowledged(0)
-
     def _on_closed_stream(self, number: int, kind: int) -> None:
         # Frames that were under way when we reset the stream are no fault.
         if number == 0 or number % 2 == 0 or number >= self._next_id:

@@ -1,9 +1,9 @@
 """Header blocks: encoded once as literals, decoded once and remembered.
 
 We announce a header table of no size, so every block of the peer stands alone
-and equal bytes mean equal headers.  That is checked before a block is
-remembered, and again before a remembered one is used: a peer may go on using
-its table until it has acknowledged our settings.
+and equal bytes mean equal headers.  Not every peer keeps to that at once (or
+at all, as grpcio under load): whether the table is empty is looked at before a
+block is remembered, and a peer that uses the default table is only slower.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class BlockDecoder(Generic[T]):
         self._known: dict[bytes, T] = {}
 
     def table_size_acknowledged(self, size: int) -> None:
-        """From now on the peer's table must not be larger than ``size``."""
+        """From now on the peer's table may be as large as ``size``, and no larger."""
         self._decoder.max_allowed_table_size = size
         self._known.clear()
 

@@ -174,9 +174,6 @@ class Connection(Sender):
     def _on_goaway(self, said: Goaway) -> None:
         raise NotImplementedError
 
-    def _on_settings_acknowledged(self) -> None:
-        raise NotImplementedError
-
     def _on_stream_fault(self, number: int, fault: StreamFault) -> None:
         """Reset a stream for what the peer did on it."""
         raise NotImplementedError
@@ -310,7 +307,6 @@ class Connection(Sender):
         if flags & ACK:
             if payload:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "an acknowledgement with values")
-            self._on_settings_acknowledged()
             return
         for name, value in parse_settings(payload):
             if name == INITIAL_WINDOW_SIZE:

@@ -364,9 +364,6 @@ class ServerConnection(Connection):
     def _on_goaway(self, said: Goaway) -> None:
         """The peer opens no more streams; its calls are answered, see :attr:`finished`."""
 
-    def _on_settings_acknowledged(self) -> None:
-        """Nothing waits for it: see ``RequestDecoder``."""
-
     def _on_closed_stream(self, number: int, kind: int) -> None:
         if number == 0 or number % 2 == 0 or (number > self._last_id and kind != HEADERS):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame on a stream that never was")

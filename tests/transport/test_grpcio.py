@@ -50,8 +50,11 @@ def grpcio_server(*options: tuple[str, int]) -> Iterator[int]:
     server = grpc.server(
         futures.ThreadPoolExecutor(4),
         handlers=[Handler()],
-        options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        + list(options),
+        options=[
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            *options,
+        ],
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

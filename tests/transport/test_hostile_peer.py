@@ -92,7 +92,7 @@ async def outcome(nursery: trio.Nursery, *frames: bytes) -> tuple[Code, CallErro
         (frame(HEADERS, END_HEADERS | 0x20, 1, b"\0\0\0\x01\0"), Code.PROTOCOL_ERROR),
         (frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), Code.COMPRESSION_ERROR),
         (frame(HEADERS, END_HEADERS, 1, b"\xfe"), Code.COMPRESSION_ERROR),
-        (frame(HEADERS, END_HEADERS, 1, b"\x88"), Code.COMPRESSION_ERROR),
+        (frame(HEADERS, END_HEADERS, 1, b"\x3f\xe2\x1f\x88"), Code.COMPRESSION_ERROR),
         (frame(DATA, 0x8, 1, b""), Code.PROTOCOL_ERROR),
         (frame(DATA, 0x8, 1, b"\x05abc"), Code.PROTOCOL_ERROR),
     ],
