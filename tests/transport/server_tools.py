@@ -103,6 +103,29 @@ class Service:
         }
 
 
+class Gate:
+    """A full socket, while it is shut: writes arrive, but do not return."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    def open(self) -> None:
+        self.shut = False
+        self._waiting.unpark_all()
+
+    def guard(self, stream: trio.testing.MemorySendStream) -> None:
+        deliver = stream.send_all_hook
+        assert deliver is not None
+
+        async def passed() -> None:
+            await deliver()
+            while self.shut:
+                await self._waiting.park()
+
+        stream.send_all_hook = passed
+
+
 class Harness:
     """A server and the clients that a test opens to it."""
 
@@ -111,16 +134,18 @@ class Harness:
         self.service = service
         self.server = server
 
-    def stream(self) -> trio.StapledStream[Any, Any]:
+    def stream(self, gate: Gate | None = None) -> trio.StapledStream[Any, Any]:
         """A new connection in memory: the client's end of it."""
         ours, theirs = trio.testing.memory_stream_pair()
+        if gate is not None:
+            gate.guard(theirs.send_stream)
         self.nursery.start_soon(self.server.serve_stream, theirs)
         return ours
 
     async def client(self, values: Mapping[int, int] | None = None, **options: Any) -> RawClient:
         """A raw client in memory, past its handshake."""
         credit = options.pop("credit", 0)
-        client = RawClient(self.stream(), **options)
+        client = RawClient(self.stream(options.pop("gate", None)), **options)
         await client.start(values, credit=credit)
         return client
 
