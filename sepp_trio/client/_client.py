@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TypeVar
@@ -10,16 +10,11 @@ from typing import TypeVar
 import trio
 
 from ..errors import (
-    ClientClosedError,
-    ClientError,
     JobRejectedError,
-    LeaseError,
-    ReserveError,
 )
-from ..lease import Lease, LeaseKeeper
+from ..lease import Lease
 from ..lease import hold as hold_lease
-from ..retry import RetryPolicy
-from ..transport import CallError, Channel, ChannelStatistics, Method
+from ..transport import CallError, ChannelStatistics
 from ..types import (
     DeadLetterRecord,
     Duration,
@@ -36,13 +31,13 @@ from ..types import (
 from ..types._checks import integer, queue_name, seconds
 from ..wire import convert, records
 from ._batches import all_keyed, batch_message, checked_requests
+from ._caller import Caller
 from ._enqueue_many import EnqueueMany
 from ._leased import lease_of
-from ._methods import methods
 from ._reason import clean_reason
 from ._reserve import reserve
-from ._retry import call, repeat_idempotent, repeat_unambiguous
-from ._status import client_error, lease_error, reserve_error
+from ._retry import repeat_idempotent, repeat_unambiguous
+from ._status import reserve_error
 from ._taking import take
 
 Req = TypeVar("Req")
@@ -52,7 +47,7 @@ _DRAIN_SETTLE = 1.0
 """Seconds that a cancelled drain waits for its answer, whose records are deleted already."""
 
 
-class SeppClient:
+class SeppClient(Caller):
     """A connection to a sepp server; made by :func:`open_client`.
 
     Any number of tasks may use it at once: calls share one connection, and a lost one is
@@ -71,23 +66,6 @@ class SeppClient:
     * refuses wrong arguments before anything is sent: ``TypeError`` or ``ValueError``,
       naming the field and the limit.
     """
-
-    def __init__(
-        self,
-        channel: Channel,
-        keeper: LeaseKeeper,
-        *,
-        address: str,
-        retry_policy: RetryPolicy,
-        rpc_timeout: float,
-    ) -> None:
-        self._channel = channel
-        self._keeper = keeper
-        self._methods = methods()
-        self._address = address
-        self._retry_policy = retry_policy
-        self._rpc_timeout = rpc_timeout
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<SeppClient {self._address}{' (closed)' if self._closed else ''}>"
@@ -224,11 +202,14 @@ class SeppClient:
         """The job is done: the server forgets it.
 
         ``job`` is a ``Job``, a ``JobCtx``, or anything with an ``id`` and an ``attempt``.
+        Inside ``hold`` of the same job this is ``Lease.ack``: under the heartbeat, and
+        repeated until the lease ends.
 
         Raises:
             JobNotFoundError: it is not in flight; after a repeat most likely because the
                 first call arrived.
             AttemptMismatchError: its lease ended and it was delivered again.
+            LeaseLostError: inside ``hold``, and the lease is lost.
             ClientError: see :class:`SeppClient`.
         """
         name = lease_of(job)
@@ -249,10 +230,10 @@ class SeppClient:
         dead-lettered, if the server keeps dead letters.
 
         ``reason`` is kept with a dead letter only. It is cut to 4,096 bytes of UTF-8, and
-        lone surrogates in it are written as escapes.
+        lone surrogates in it are written as escapes. Inside ``hold`` this is ``Lease.nack``.
 
         Raises:
-            JobNotFoundError, AttemptMismatchError, ClientError: see :meth:`ack`.
+            LeaseError, ClientError: see :meth:`ack`.
         """
         if not isinstance(directive, RetryDirective):
             raise TypeError(f"directive must be a RetryDirective, not {type(directive).__name__}")
@@ -268,10 +249,11 @@ class SeppClient:
 
     async def extend(self, job: LeasedJob, lease_duration: Duration) -> datetime:
         """Lease the job for ``lease_duration`` seconds from now; the new end, by the
-        server's clock. The server grants at most its own limit, and this can shorten a lease.
+        server's clock. The server grants at most its own limit, and this can shorten a
+        lease. Inside ``hold`` this is ``Lease.extend``, and the heartbeat knows of it.
 
         Raises:
-            JobNotFoundError, AttemptMismatchError, ClientError: see :meth:`ack`.
+            LeaseError, ClientError: see :meth:`ack`.
         """
         name = lease_of(job)
         asked = seconds(lease_duration, "lease_duration")
@@ -373,60 +355,3 @@ class SeppClient:
     def statistics(self) -> ChannelStatistics:
         """The connection's state, calls open and waiting, bytes, reconnects. Not a checkpoint."""
         return self._channel.statistics()
-
-    # ---- the common part ----
-
-    def _held(self, job: LeasedJob) -> Lease | None:
-        """The lease, if the job is held: its heartbeat must know what is done with the job."""
-        self._check_open()
-        held = self._keeper.find(job)
-        return None if held is None else Lease(self._keeper, held)
-
-    async def _call(
-        self,
-        method: Method[Req, Resp],
-        request: Req,
-        may_repeat: Callable[[CallError], bool],
-    ) -> Resp:
-        self._check_open()
-        try:
-            return await call(
-                self._channel,
-                method,
-                request,
-                policy=self._retry_policy,
-                may_repeat=may_repeat,
-                timeout=self._rpc_timeout,
-            )
-        except CallError as error:
-            raise self._failure(error) from error
-
-    async def _lease_call(self, method: Method[Req, Resp], request: Req) -> Resp:
-        self._check_open()
-        try:
-            return await call(
-                self._channel,
-                method,
-                request,
-                policy=self._retry_policy,
-                may_repeat=repeat_idempotent,
-                timeout=self._rpc_timeout,
-                urgent=True,
-            )
-        except CallError as error:
-            raise self._failure(error, lease_error) from error
-
-    def _failure(
-        self,
-        error: CallError,
-        read: Callable[[CallError], ClientError | LeaseError | ReserveError] = client_error,
-    ) -> ClientError | LeaseError | ReserveError:
-        """The error that a failed call raises."""
-        return self._closed_error() if self._closed else read(error)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise self._closed_error()
-
-    def _closed_error(self) -> ClientClosedError:
-        return ClientClosedError(f"the open_client block of {self._address} has ended")

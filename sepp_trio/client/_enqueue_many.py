@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._client import SeppClient
 
 MAX_BATCH_BYTES = 4 * 2**20
-"""A batch is closed at about this size, far below what a server takes (16 MiB)."""
+"""A batch of several jobs is about this large at most; a server takes 16 MiB."""
 
 
 class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
@@ -44,6 +44,7 @@ class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
         self._taken = 0
         self._gathered: list[EnqueueRequest] = []
         self._gathered_bytes = 0
+        self._left_over: EnqueueRequest | None = None
         self._exhausted = False
         self._source_error: Exception | None = None
         self._batches: deque[_Batch] = deque()
@@ -72,13 +73,18 @@ class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
     async def _gather(self) -> None:
         """Take a batch of requests and start it. What was taken outlives a cancel."""
         try:
-            while len(self._gathered) < self._batch_size and self._gathered_bytes < MAX_BATCH_BYTES:
-                request = await self._next_request()
+            while len(self._gathered) < self._batch_size:
+                request = self._left_over or await self._next_request()
                 if request is None:
                     self._exhausted = True
                     break
+                size = _size(request)
+                if self._gathered and self._gathered_bytes + size > MAX_BATCH_BYTES:
+                    self._left_over = request
+                    break
+                self._left_over = None
                 self._gathered.append(request)
-                self._gathered_bytes += _size(request)
+                self._gathered_bytes += size
         except Exception as error:
             # Everything before it is enqueued and reported first.
             self._exhausted = True

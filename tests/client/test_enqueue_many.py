@@ -131,10 +131,15 @@ async def test_memory_is_bounded_by_the_batches_in_flight(
 
 async def test_large_jobs_make_small_batches(storing: FakeServer, client: SeppClient) -> None:
     big = EnqueueRequest("q", "type-0", Payload(b"x" * 2**20, "raw"), custom={"a": "b", "c": 1})
-    results = [outcome async for outcome in client.enqueue_many([big] * 12)]
-    assert len(results) == 12
-    for request in storing.requests("EnqueueBatch"):
-        assert sum(len(job.payload.data) for job in request.jobs) <= MAX_BATCH_BYTES + 2**20
+    huge = EnqueueRequest("q", "type-0", Payload(b"x" * 5 * 2**20, "raw"))
+    results = [outcome async for outcome in client.enqueue_many([big] * 11 + [huge, big])]
+    assert len(results) == 13
+    sizes = [
+        sum(len(job.payload.data) for job in request.jobs)
+        for request in storing.requests("EnqueueBatch")
+    ]
+    assert sorted(sizes) == [2**20, 2 * 2**20, 3 * 2**20, 3 * 2**20, 3 * 2**20, 5 * 2**20]
+    assert MAX_BATCH_BYTES == 4 * 2**20
 
 
 async def test_results_come_before_a_slow_source_ends(

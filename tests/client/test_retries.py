@@ -184,6 +184,7 @@ async def test_a_call_that_cannot_have_arrived_is_repeated_without_a_key(
     server.script("EnqueueBatch", stored("a"))
     async with server.client() as client:
         await server.connections[0].aclose()
+        await trio.testing.wait_all_tasks_blocked()
         assert (await client.enqueue(KEYLESS)).job_id == "a"
     assert len(server.requests("EnqueueBatch")) == 1
 

@@ -147,7 +147,7 @@ async def test_every_call_but_reserve_has_the_rpc_timeout(
 
 
 async def test_the_rpc_timeout_is_half_a_minute_by_default(
-    server: FakeServer, client: SeppClient
+    autojump_clock: MockClock, server: FakeServer, client: SeppClient
 ) -> None:
     await client.get_server_info()
     assert server.calls[-1].timeout == "30000m"
