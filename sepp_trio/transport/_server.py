@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import trio
 from grpclib.const import Status
@@ -21,19 +21,10 @@ if TYPE_CHECKING:
     from grpclib.const import Handler
 
     from ._blocks import Request
+    from ._stub import Codec
 
     Authorize = Callable[[str, Sequence[tuple[str, str]]], None]
     Listener = trio.abc.Listener[Any]
-
-
-class Codec(Protocol):
-    """Turns messages into bytes and back; the types are those of the handlers."""
-
-    def encode(self, message: Any, message_type: Any) -> bytes:
-        """The bytes of a message."""
-
-    def decode(self, data: bytes, message_type: Any) -> Any:
-        """The message in these bytes; raises any ``Exception`` if there is none."""
 
 
 class GrpcServer:

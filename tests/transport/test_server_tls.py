@@ -84,6 +84,7 @@ async def test_a_client_with_only_http_1_1_is_turned_away(
         client = RawClient(stream)
         await client.drained()
         assert client.settings == []
+        await stream.aclose()
 
     await _with_port(server_context, use)
     assert "no h2" in caplog.text
@@ -135,6 +136,7 @@ async def test_client_certificates_are_the_context_s_matter(
         # TLS 1.3: the server's refusal comes after the client's handshake.
         await stranger.drained()
         assert stranger.settings == []
+        await trio.aclose_forcefully(stranger.stream)
         authority.issue_cert("worker@example.org").configure_cert(context)
         stream = await _dial(port, context)
         client = RawClient(stream)
