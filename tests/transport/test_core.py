@@ -1,0 +1,247 @@
+"""The core by itself: bounds that h2 has no word for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+
+from sepp_trio.transport._client_role import ClientConnection
+from sepp_trio.transport._frames import (
+    MAX_STREAM_ID,
+    Code,
+    ConnectionFault,
+    StreamFault,
+    code_name,
+    frame,
+    settings,
+)
+from sepp_trio.transport._http2 import Http2Config
+from sepp_trio.transport._sending import WRITE_SIZE
+from sepp_trio.transport._server_role import ServerConnection, ServerStream
+
+from .h2_oracle import HEAD_BLOCK, REQUEST_BLOCK, TRAILER_BLOCK, Call, ClientWorld, prefixed
+from .peer import HEADS, data, headers, message, rst_stream, window_update
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+class Client:
+    """A client core that has been greeted."""
+
+    def __init__(self, config: Http2Config | None = None, values: dict[int, int] | None = None):
+        self.waiting: tuple[OrderedDict[Call, None], OrderedDict[Call, None]] = (
+            OrderedDict(),
+            OrderedDict(),
+        )
+        self.woken = 0
+        self.core = ClientConnection(config or Http2Config(), self.waiting, self._wake)  # type: ignore[arg-type]
+        self.core.feed(settings(values or {}))
+        self.core.data_to_send()
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def call(self, payload: bytes = b"", *, urgent: bool = False) -> Call:
+        call = Call(payload, urgent)
+        self.waiting[0 if urgent else 1][call] = None
+        return call
+
+
+def test_more_data_than_the_streams_window_resets_the_stream() -> None:
+    client = Client(Http2Config(stream_window=1000))
+    call = client.call()
+    client.core.data_to_send()
+    client.core.feed(headers(1, HEADS) + data(1, message(b"x" * 1100)))
+    assert call.outcomes == [Code.FLOW_CONTROL_ERROR]
+    assert client.core.data_to_send() == rst_stream(1, Code.FLOW_CONTROL_ERROR)
+
+
+def test_more_data_than_the_connections_window_ends_the_connection() -> None:
+    client = Client(Http2Config(connection_window=10_000))
+    client.call()
+    client.core.data_to_send()
+    with pytest.raises(ConnectionFault) as caught:
+        client.core.feed(headers(1, HEADS) + data(1, message(b"x" * 11_000)))
+    assert caught.value.code is Code.FLOW_CONTROL_ERROR
+    # Nothing is done any more, and no call is begun.
+    client.core.feed(b"anything")
+    client.call()
+    assert client.core.data_to_send()[3] == 7
+    assert not client.core.has_output()
+
+
+def test_credit_is_given_at_half_the_window() -> None:
+    client = Client(Http2Config(stream_window=1000, connection_window=65_535))
+    client.call()
+    client.core.data_to_send()
+    client.core.feed(headers(1, HEADS) + data(1, message(b"x" * 5000)[:501]))
+    assert client.core.data_to_send() == window_update(1, 501)
+    client.core.feed(data(1, b"x" * 499))
+    assert not client.core.has_output()
+
+
+def test_stream_numbers_run_out() -> None:
+    client = Client()
+    client.core._next_id = MAX_STREAM_ID
+    first, second = client.call(), client.call()
+    client.core.data_to_send()
+    assert first.id == MAX_STREAM_ID
+    assert second.id == 0
+    assert second in client.waiting[1]
+    assert not client.core.accepting
+
+
+def test_a_call_that_comes_too_late_is_not_sent() -> None:
+    client = Client()
+    call = client.call()
+    call.header_block = lambda: None  # type: ignore[method-assign,assignment,return-value]
+    assert not client.core.data_to_send()
+    assert not client.waiting[1]
+
+
+def test_an_abandoned_call_is_reset_once_and_wakes_the_writer() -> None:
+    client = Client()
+    call = client.call(b"x" * 100_000)
+    client.core.data_to_send()
+    client.core.abandon(call)
+    client.core.abandon(call)
+    assert client.woken == 1
+    assert client.core.data_to_send() == rst_stream(1, Code.CANCEL)
+    client.core.feed(window_update(0, 1 << 20))
+    lost = client.call()
+    client.core.data_to_send()
+    assert client.core.lost() == [lost]
+    client.core.abandon(lost)
+    assert client.woken == 1
+
+
+def test_long_and_short_calls_take_turns() -> None:
+    client = Client(values={4: 1 << 24})
+    client.core.feed(window_update(0, 1 << 24))
+    long = client.call(b"x" * 1_000_000)
+    assert len(client.core.data_to_send()) >= WRITE_SIZE
+    shorts = [client.call(b"y") for _ in range(1000)]
+    client.core.data_to_send()
+    # At least one frame of the long one beside each short one.
+    assert 0 < sum(short.id > 0 for short in shorts) <= 4
+    assert long.offset > WRITE_SIZE
+
+
+def test_two_long_calls_take_turns() -> None:
+    client = Client(values={4: 1 << 24})
+    client.core.feed(window_update(0, 1 << 24))
+    first, second = client.call(b"x" * 1_000_000), client.call(b"y" * 1_000_000)
+    for _ in range(5):
+        client.core.data_to_send()
+    assert abs(first.offset - second.offset) <= 2 * 16384
+
+
+def test_a_window_of_the_connection_holds_new_calls_back() -> None:
+    client = Client(values={4: 1 << 24})
+    client.call(b"x" * 65_530)
+    while client.core.has_output():
+        client.core.data_to_send()
+    client.call(b"y")
+    assert not client.core.has_output()
+    client.core.feed(window_update(0, 3))
+    while client.core.has_output():
+        client.core.data_to_send()
+    client.core.feed(window_update(0, 100))
+    assert client.core.has_output()
+
+
+def test_a_servers_first_frame_must_be_settings() -> None:
+    core = ClientConnection(Http2Config(), (OrderedDict(), OrderedDict()), lambda: None)
+    with pytest.raises(ConnectionFault, match="first frame"):
+        core.feed(frame(6, 0, 0, b"12345678"))
+
+
+def test_many_small_reads_are_the_same_as_one() -> None:
+    world = ClientWorld()
+    world.call(100_000, False)
+    while world.core.has_output() or not world.core.settings_received:
+        world.move_up(7777)
+        for _ in range(50):
+            world.move_down(1)
+    world.settle()
+    assert world.calls[0].outcomes
+
+
+def test_codes_are_named_if_they_are_known() -> None:
+    assert code_name(11) == "ENHANCE_YOUR_CALM"
+    assert code_name(99) == "99"
+    assert str(StreamFault(Code.CANCEL, "x")) == "CANCEL: x"
+
+
+class Server:
+    """A server core that has been greeted."""
+
+    def __init__(self, config: Http2Config | None = None) -> None:
+        self.requests: list[ServerStream] = []
+        self.core = ServerConnection(
+            config or Http2Config(), self.requests.append, lambda stream: None
+        )
+        self.core.feed(PREFACE + settings({}))
+        self.core.data_to_send()
+
+    def request(self, number: int, payload: bytes = b"") -> None:
+        self.core.feed(request_frames(number, payload))
+
+
+def request_frames(number: int, payload: bytes = b"") -> bytes:
+    head = frame(1, 4, number, b"\x20" + REQUEST_BLOCK)
+    return head + frame(0, 1, number, prefixed(payload))
+
+
+def test_a_call_reset_in_the_read_that_brought_it_is_never_offered() -> None:
+    server = Server()
+    server.core.feed(request_frames(1) + rst_stream(1, 8) + request_frames(3))
+    assert [stream.id for stream in server.requests] == [3]
+
+
+def test_a_queued_answer_of_a_reset_call_is_told() -> None:
+    server = Server()
+    server.request(1)
+    [stream] = server.requests
+    told: list[str] = []
+    stream.on_reset = lambda: told.append("reset")
+    stream.on_written = lambda: told.append("written")
+    server.core.respond(stream, HEAD_BLOCK, b"reply", TRAILER_BLOCK)
+    server.core.feed(rst_stream(1, 8))
+    assert told == ["reset"]
+    assert not server.core.has_output()
+    server.core.written()
+    assert told == ["reset"]
+
+
+def test_an_answer_counts_as_written_only_when_it_is() -> None:
+    server = Server()
+    server.request(1)
+    [stream] = server.requests
+    told: list[str] = []
+    stream.on_written = lambda: told.append("written")
+    server.core.respond(stream, HEAD_BLOCK, b"reply", TRAILER_BLOCK)
+    server.core.written()
+    assert told == []
+    server.core.data_to_send()
+    assert told == []
+    assert server.core.streams == {}
+    server.core.written()
+    assert told == ["written"]
+
+
+def test_what_was_taken_but_not_written_is_lost_with_the_connection() -> None:
+    server = Server()
+    for number in (1, 3, 5):
+        server.request(number)
+    first, second, _ = server.requests
+    server.core.respond(first, HEAD_BLOCK, b"", TRAILER_BLOCK)
+    server.core.data_to_send()
+    server.core.respond(second, HEAD_BLOCK, b"", TRAILER_BLOCK)
+    lost = server.core.lost()
+    assert [(s, s.local_ended) for s in (second, third, first)] == [
+        (s, s.local_ended) for s in lost
+    ]
+    assert first.local_ended
+    assert not second.local_ended
