@@ -105,7 +105,8 @@ class ClientConnection(Connection):
                 MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST,
             }
         )
-        self._control += window_update(0, config.connection_window - DEFAULT_WINDOW)
+        if config.connection_window > DEFAULT_WINDOW:
+            self._control += window_update(0, config.connection_window - DEFAULT_WINDOW)
 
     def abandon(self, stream: ClientStream, code: Code = Code.CANCEL) -> None:
         """Undo a call of this connection that has begun: it is reset.

@@ -54,7 +54,7 @@ class Http2Config:
     """What a connection allows its peer.
 
     Windows are bytes that may be under way to us, for one stream and for the
-    whole connection; ``max_message`` bounds one received gRPC message.
+    whole connection (at least 65535); ``max_message`` bounds one received gRPC message.
     For the server role: ``max_streams``, ``max_resets`` (calls reset in the
     read that brought them) and ``max_buffered`` (bytes of requests that are
     not complete).

@@ -58,9 +58,11 @@ def test_more_data_than_the_streams_window_resets_the_stream() -> None:
 
 
 def test_more_data_than_the_connections_window_ends_the_connection() -> None:
-    client = Client(Http2Config(connection_window=10_000))
+    client = Client()
     client.call()
     client.core.data_to_send()
+    # Credit comes back so early that no peer of ours can get here.
+    client.core._receive_window = 10_000
     with pytest.raises(ConnectionFault) as caught:
         client.core.feed(headers(1, HEADS) + data(1, message(b"x" * 11_000)))
     assert caught.value.code is Code.FLOW_CONTROL_ERROR
@@ -240,8 +242,5 @@ def test_what_was_taken_but_not_written_is_lost_with_the_connection() -> None:
     server.core.data_to_send()
     server.core.respond(second, HEAD_BLOCK, b"", TRAILER_BLOCK)
     lost = server.core.lost()
-    assert [(s, s.local_ended) for s in (second, third, first)] == [
-        (s, s.local_ended) for s in lost
-    ]
-    assert first.local_ended
-    assert not second.local_ended
+    assert [stream.id for stream in lost] == [3, 5, 1]
+    assert [stream.local_ended for stream in lost] == [False, False, True]
