@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import replace
 from datetime import datetime
@@ -29,6 +30,9 @@ SETTLE = 0.5
 
 _MARGIN = 1.0
 """Seconds before the caller's deadline at which the wait ends, if half the time is not less."""
+
+_LOOK_AGAIN = 1.0
+"""Seconds between two questions for the server's time, where its leases are odd."""
 
 _REFUSE_TIMEOUT = 5.0
 
@@ -67,10 +71,14 @@ async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
     )
     received = trio.current_time()
     asked = seconds(options.lease_duration, "lease_duration")
-    clock = client._keeper.clock
+    keeper = client._keeper
 
+    @functools.cache  # jobs of one answer were leased in one moment
     def deadline_of(lease_expires_at: datetime) -> float:
-        return clock.grant(lease_expires_at.timestamp(), asked, sent, received).end
+        grant = keeper.clock.grant(lease_expires_at.timestamp(), asked, sent, received)
+        if not grant.certain and received - keeper.clock.looked_at > _LOOK_AGAIN:
+            keeper.ask_time()
+        return grant.end
 
     jobs = []
     for raw in response.jobs:

@@ -22,6 +22,7 @@ from tests.client.fake import (
     JOB_ID,
     FakeServer,
     after,
+    info_record,
     job_record,
     never,
     reserved,
@@ -170,6 +171,27 @@ async def test_no_lease_is_longer_than_what_was_asked_for(
     [job] = await client.reserve(OPTIONS)
     assert job.lease_deadline is not None
     assert job.lease_deadline <= trio.current_time() + 30
+
+
+async def test_a_servers_clock_that_was_set_is_asked_for_again(
+    autojump_clock: MockClock, server: FakeServer, client: SeppClient
+) -> None:
+    server.script("Reserve", freshly({}))
+    await client.reserve(OPTIONS)
+    await client.reserve(OPTIONS)
+    assert len(server.requests("GetServerInfo")) == 1
+    await trio.sleep(5)
+    server.script("Reserve", reserved(job_record(lease_expires_at=server_time(3630))))
+    server.script("GetServerInfo", info_record(server_time=server_time(3600)))
+    [job] = await client.reserve(OPTIONS)
+    assert job.lease_deadline is not None
+    assert job.lease_deadline <= trio.current_time() + 30
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(server.requests("GetServerInfo")) == 2
+    [job] = await client.reserve(OPTIONS)
+    assert job.lease_deadline is not None
+    assert 34.9 <= job.lease_deadline <= 35
+    assert len(server.requests("GetServerInfo")) == 2
 
 
 # ---- jobs that cannot be read ----
