@@ -232,7 +232,7 @@ async def test_a_streaming_handler_sends_each_message_as_it_comes(
     async with open_harness() as harness:
         client = await harness.client()
         await client.send(client.call(1, WATCH, b"abc"))
-        await client.until(lambda: len(client.answers.get(1, ()) and client.answers[1].data) == 18)
+        await client.until(lambda: 1 in client.answers and len(client.answers[1].data) == 18)
         assert client.answers[1].messages == [b"a", b"b", b"c"]
         assert client.answers[1].trailers is None
         harness.service.release.set()

@@ -30,4 +30,4 @@ def test_a_wrong_limit_is_named(field: str, value: float) -> None:
 
 @pytest.mark.parametrize("field", ["drain_timeout", "max_early_resets"])
 def test_some_may_be_nothing(field: str) -> None:
-    assert getattr(ServerConfig(**{field: 0}), field) == 0  # type: ignore[arg-type]
+    assert getattr(ServerConfig(**{field: 0}), field) == 0

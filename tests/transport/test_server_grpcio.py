@@ -57,7 +57,7 @@ async def test_an_error_has_its_code_and_text(text: str) -> None:
     def use(channel: grpc.Channel) -> tuple[Any, Any]:
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(FAIL)(b"")
-        return caught.value.code(), caught.value.details()  # type: ignore[attr-defined]
+        return caught.value.code(), caught.value.details()
 
     assert await with_client(use, service) == (grpc.StatusCode.FAILED_PRECONDITION, text)
 
@@ -69,7 +69,7 @@ async def test_a_deadline_ends_the_call_on_both_sides() -> None:
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(PARK)(b"me", timeout=0.2)
         channel.unary_unary(ECHO)(b"after")
-        return caught.value.code()  # type: ignore[attr-defined]
+        return caught.value.code()
 
     # CANCELLED if the server's own timer was the first, as with the real one.
     assert await with_client(use, service) in (
@@ -94,7 +94,8 @@ async def test_a_cancel_ends_the_handler() -> None:
             time.sleep(0.001)
         future.cancel()
         assert over.wait(5)
-        return channel.unary_unary(ECHO)(b"after")
+        result: bytes = channel.unary_unary(ECHO)(b"after")
+        return result
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_service)
@@ -121,7 +122,7 @@ async def test_a_message_over_the_limit_is_out_of_range() -> None:
         with pytest.raises(grpc.RpcError) as caught:
             echo(bytes(16 * 1024 * 1024 + 1))
         assert echo(b"after") == b"after"
-        return caught.value.code()  # type: ignore[attr-defined]
+        return caught.value.code()
 
     assert await with_client(use) == grpc.StatusCode.OUT_OF_RANGE
 
@@ -171,7 +172,8 @@ async def test_a_drain_lets_calls_end_and_the_client_go() -> None:
                 time.sleep(0.001)
             trio.from_thread.run_sync(server.start_drain)
             trio.from_thread.run_sync(service.release.set)
-            return future.result(timeout=5)
+            result: bytes = future.result(timeout=5)
+            return result
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
