@@ -98,14 +98,14 @@ def in_words(error: sqlite3.Error) -> str:
 
 
 _WORDS: Final = {
-    "SQLITE_BUSY": "is locked: another process or broker uses it",
-    "SQLITE_LOCKED": "is locked: another process or broker uses it",
+    "SQLITE_BUSY": "the file is locked: another process or broker uses it",
+    "SQLITE_LOCKED": "the file is locked: another process or broker uses it",
     "SQLITE_FULL": "the disk is full",
-    "SQLITE_READONLY": "cannot be written",
-    "SQLITE_CANTOPEN": "cannot be opened",
-    "SQLITE_PERM": "cannot be written",
-    "SQLITE_CORRUPT": "is damaged",
-    "SQLITE_NOTADB": "is no SQLite database",
+    "SQLITE_READONLY": "the file cannot be written",
+    "SQLITE_CANTOPEN": "the file cannot be opened",
+    "SQLITE_PERM": "the file cannot be written",
+    "SQLITE_CORRUPT": "the file is damaged",
+    "SQLITE_NOTADB": "the file is no SQLite database",
     "SQLITE_IOERR": "the disk failed to read or write",
 }
 
@@ -118,21 +118,22 @@ def _check_header(path: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StoreError(path, f"cannot be read: {error.strerror}") from error
+        raise StoreError(path, f"the file cannot be read: {error.strerror}") from error
     if not header:
         return
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise StoreError(path, "is no SQLite database")
+        raise StoreError(path, "the file is no SQLite database")
     version, application = struct.unpack_from(">I4xI", header, 60)
     _check_owner(path, application, version)
 
 
 def _check_owner(path: str, application: int, version: int) -> None:
     if application != APPLICATION_ID:
-        raise StoreError(path, "belongs to another program")
+        raise StoreError(path, "the file belongs to another program")
     if version != SCHEMA_VERSION:
         raise StoreError(
-            path, f"has schema version {version}; this version of sepp_trio has {SCHEMA_VERSION}"
+            path,
+            f"the file has schema version {version}; this version of sepp_trio has {SCHEMA_VERSION}",
         )
 
 
@@ -181,7 +182,7 @@ def _why_not_opened(path: str, error: sqlite3.Error) -> str:
         if not os.access(directory, os.W_OK) or (
             os.path.exists(path) and not os.access(path, os.W_OK)
         ):
-            return "cannot be written: permission denied"
+            return "the file cannot be written: permission denied"
     return in_words(error)
 
 

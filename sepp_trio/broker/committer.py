@@ -332,7 +332,7 @@ def _error(error: GRPCError) -> outcome.Error:
 def _failure(error: Exception) -> GRPCError:
     """Log why a batch was rolled back, and what its callers are told."""
     if isinstance(error, sqlite3.Error):
-        log.error("a batch was rolled back: the database %s", in_words(error))
-        return GRPCError(Status.INTERNAL, f"storage failed: the database {in_words(error)}")
+        log.error("a batch was rolled back: %s", in_words(error))
+        return GRPCError(Status.INTERNAL, f"storage failed: {in_words(error)}")
     log.error("a batch was rolled back by a fault of the broker", exc_info=error)
     return GRPCError(Status.INTERNAL, "internal error")

@@ -112,7 +112,7 @@ def test_another_process_cannot_touch_the_file(path: str) -> None:
 def test_a_file_that_is_no_database_is_left_as_it_is(path: str) -> None:
     for content in (b"hello", b"x" * 5000, b"SQLite format 3\0"):
         Path(path).write_bytes(content)
-        assert refusal(path) == "is no SQLite database"
+        assert refusal(path) == "the file is no SQLite database"
         assert Path(path).read_bytes() == content
 
 
@@ -121,7 +121,7 @@ def test_the_database_of_another_program_is_left_as_it_is(path: str) -> None:
         other.execute("CREATE TABLE jobs (id)")
     other.close()
     before = Path(path).read_bytes()
-    assert refusal(path) == "belongs to another program"
+    assert refusal(path) == "the file belongs to another program"
     assert Path(path).read_bytes() == before
 
 
@@ -130,7 +130,7 @@ def test_another_schema_version_is_named(path: str) -> None:
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 7")
     database.close()
-    assert refusal(path) == "has schema version 7; this version of sepp_trio has 1"
+    assert refusal(path) == "the file has schema version 7; this version of sepp_trio has 1"
 
 
 def test_a_damaged_file_is_named_as_such(path: str) -> None:
@@ -142,7 +142,7 @@ def test_a_damaged_file_is_named_as_such(path: str) -> None:
     with open(path, "r+b") as file:
         file.seek(4096)
         file.write(os.urandom(size - 4096))
-    assert refusal(path) == "is damaged"
+    assert refusal(path) == "the file is damaged"
 
 
 def test_an_empty_file_becomes_a_database(path: str) -> None:
