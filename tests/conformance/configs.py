@@ -18,7 +18,7 @@ DEFAULT = ""
 
 RETAINING = "[storage]\ndead_letter_retention_ms = 3600000\n"
 
-SHORT_RETENTION = "[storage]\ndead_letter_retention_ms = 1000\n"
+SHORT_RETENTION = "[storage]\ndead_letter_retention_ms = 2500\n"
 
 SMALL_SWEEPS = "[storage]\nsweep_limit = 5\ndead_letter_retention_ms = 3600000\n"
 
@@ -83,6 +83,7 @@ CAPS = (
 RETRIES = (
     _queues("steady", "retry_delay_ms = 800")
     + _queues("slow", "retry_delay_ms = 60000")
+    + _queues("slowest", "retry_delay_ms = 60000")
     + _queues(
         "growing",
         'retry_delay_ms = 400\nretry_backoff = "exponential"\nretry_delay_max_ms = 1000\n'
@@ -92,7 +93,7 @@ RETRIES = (
     + _queues("eager", 'retry_backoff = "exponential"')
 )
 
-DEDUP = "[storage]\ndedup_window_ms = 1500\n" + _queues("memorious", "dedup_window_ms = 60000")
+DEDUP = "[storage]\ndedup_window_ms = 2500\n" + _queues("memorious", "dedup_window_ms = 60000")
 
 SMALL_MESSAGES = "[limits]\nmax_message_bytes = 4096\nmax_payload_bytes = 2048\n"
 

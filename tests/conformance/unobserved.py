@@ -1,8 +1,9 @@
 """What the suite leaves out, each with the reason: rules of the server, and skipped scenarios.
 
-UNOBSERVED lists the rows of spec/server.md that no scenario proves. A row is there when it cannot be seen from outside, when seeing it takes longer than a test may,
-or when it describes a choice of the real server that the embedded one is free to make otherwise.
-Sections 9 to 12 (benchmarks, installing, the cluster to come, documentation) hold no behaviour.
+UNOBSERVED lists the rows of spec/server.md that no scenario proves. A row is there when it cannot
+be seen from outside, when seeing it takes longer than a test may, or when it describes a choice
+of the real server that the embedded one is free to make otherwise. Sections 9 to 12 (benchmarks,
+installing, the cluster to come, documentation) hold no behaviour.
 """
 
 from __future__ import annotations

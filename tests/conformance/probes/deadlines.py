@@ -29,7 +29,7 @@ def a_deadline_ends_a_call_as_cancelled(server: Server) -> None:
             started = time.monotonic()
             reply = wire.call(RESERVE, parked(), grpc_timeout=value)
             assert reply.status == CANCELLED, value
-            assert seconds - 0.02 < time.monotonic() - started < seconds + 1.0
+            assert seconds - 0.02 < time.monotonic() - started < seconds + 3.0
         for value in ("0m", "1n"):
             assert wire.call(RESERVE, parked(), grpc_timeout=value).status == CANCELLED
         works(wire)

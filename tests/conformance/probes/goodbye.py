@@ -55,7 +55,7 @@ def sigterm_says_goodbye_in_two_steps(server: Server) -> None:
         reply = wire.answer(crossing)
         # A reserve in the drain looks once and does not wait.
         assert (reply.status, reply.data) == (OK, bytes(5))
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 5.0
         assert len(wire.goaways) == 1
         # Then: the last stream that counts, and the end.
         wire.pong(wire.pings[-1])

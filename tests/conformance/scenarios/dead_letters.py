@@ -178,7 +178,7 @@ async def a_dead_letter_is_dropped_after_its_retention(env: Env) -> None:
     await _bury(env, queue)
     assert len(await env.face.drain(queue, 9)) == 1
     await _bury(env, queue)
-    await env.sleep(2.2)
+    await env.sleep(3.7)
     assert await env.face.drain(queue, 9) == []
 
 

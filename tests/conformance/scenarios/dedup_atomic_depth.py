@@ -84,9 +84,9 @@ async def a_key_stays_taken_after_the_dead_letter_and_its_drain(env: Env) -> Non
 async def a_key_is_free_after_its_window_which_a_hit_does_not_move(env: Env) -> None:
     queue = env.queue()
     (first,) = await env.enqueue(NewJob(queue, key="k"))
-    await env.sleep(0.7)
+    await env.sleep(1.0)
     assert await env.face.enqueue_batch([NewJob(queue, key="k")]) == [Ack(first, True)]
-    await env.sleep(1.2)  # 1.9 s after the first, 1.2 s after the hit: the window is 1.5 s
+    await env.sleep(2.0)  # 3 s after the first, 2 s after the hit: the window is 2.5 s
     (second,) = await env.enqueue(NewJob(queue, key="k"))
     assert second != first
     assert len(await env.face.reserve([queue], max_jobs=9)) == 2
@@ -96,7 +96,7 @@ async def a_key_is_free_after_its_window_which_a_hit_does_not_move(env: Env) -> 
 async def a_queue_overrides_the_window(env: Env) -> None:
     queue = env.declared("memorious")
     (first,) = await env.enqueue(NewJob(queue, key="k"))
-    await env.sleep(2.5)
+    await env.sleep(3.5)
     assert await env.face.enqueue_batch([NewJob(queue, key="k")]) == [Ack(first, True)]
 
 

@@ -235,7 +235,7 @@ async def a_wait_below_one_millisecond_is_none(env: Env) -> None:
     request.wait_timeout.nanos = 999_999
     started = env.loop.now()
     assert not (await env.face.call("Reserve", request)).jobs
-    assert env.loop.now() - started < 1.0
+    assert env.loop.now() - started < 3.0
 
 
 @scenario()

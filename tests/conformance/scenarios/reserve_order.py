@@ -103,12 +103,12 @@ async def a_lease_counts_from_the_reserve_and_is_exact_to_the_millisecond(env: E
 @scenario()
 async def a_scheduled_job_is_invisible_until_its_time(env: Env) -> None:
     queue = env.queue()
-    due = time.time() + 1.0
+    due = time.time() + 2.0
     at = datetime.fromtimestamp(round(due, 3), tz=UTC)
     await env.enqueue(NewJob(queue, scheduled_at=at))
     assert await env.is_empty(queue)
     job = await env.reserve_one(queue)
-    assert -0.05 < time.time() - due < 1.0
+    assert -0.05 < time.time() - due < 3.0
     assert job.attempt == 1
     assert job.scheduled_ms == (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
@@ -173,10 +173,10 @@ async def scheduled_jobs_are_promoted_each_at_its_own_time(env: Env) -> None:
     await env.enqueue(
         *[
             NewJob(queue, f"{n}", scheduled_at=datetime.fromtimestamp(now + after, tz=UTC))
-            for n, after in ((2, 1.4), (1, 0.5))
+            for n, after in ((2, 2.5), (1, 0.5))
         ]
     )
     assert (await env.reserve_one(queue)).job_type == "1"
-    assert time.time() - now < 1.4
+    assert time.time() - now < 2.5
     assert (await env.reserve_one(queue)).job_type == "2"
-    assert time.time() - now >= 1.39
+    assert time.time() - now >= 2.49

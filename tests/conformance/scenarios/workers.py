@@ -24,13 +24,13 @@ async def a_type_without_handler_is_nacked_once_and_comes_again_after_two_second
     (job_id,) = await env.enqueue(NewJob(queue, "unhandled"))
     async with env.face.worker([queue], {"other": other}):
         started = time.monotonic()
-        await env.sleep(1.0)
+        await env.sleep(0.6)
         # Waiting for its retry: neither leased nor ready.
         assert await env.is_empty(queue)
     # Attempt 1 is nacked for 2 s (2 to the power of the attempt).
     job = await env.reserve_one(queue)
     assert (job.id, job.attempt) == (job_id, 2)
-    assert 1.5 < time.monotonic() - started < 3.5
+    assert 1.5 < time.monotonic() - started < 5.0
 
 
 @scenario()
@@ -57,6 +57,7 @@ async def a_lost_lease_aborts_the_handler_and_does_not_block_the_drain(env: Env)
     queue = env.queue()
     started: list[str] = []
     completed: list[str] = []
+    operator = await env.connect()
 
     async def handler(job: Handled) -> None:
         started.append(job.id)
@@ -67,7 +68,7 @@ async def a_lost_lease_aborts_the_handler_and_does_not_block_the_drain(env: Env)
         await env.enqueue(NewJob(queue))
         await env.eventually(lambda: bool(started))
         # Taken away behind the worker's back, for longer than until its next heartbeat.
-        await env.face.nack(_held(queue, started[0]), 4.0)
+        await operator.nack(_held(queue, started[0]), 4.0)
         await env.sleep(2.2)
     assert completed == []
     job = await env.reserve_one(queue, wait=8.0)
@@ -92,7 +93,7 @@ async def retry_after_keeps_the_job_away_for_so_long(env: Env) -> None:
     async with env.face.worker([queue], {"task": handler}):
         await env.enqueue(NewJob(queue))
         await env.eventually(lambda: len(times) == 2)
-    assert 1.8 < times[1] - times[0] < 3.5
+    assert 1.8 < times[1] - times[0] < 5.0
 
 
 @scenario()
@@ -207,9 +208,9 @@ async def an_idle_worker_takes_a_new_job_at_once(env: Env) -> None:
     async def handler(job: Handled) -> None:
         times.append(time.monotonic())
 
-    async with env.face.worker([queue], {"task": handler}, wait=3.0):
+    async with env.face.worker([queue], {"task": handler}, wait=8.0):
         await env.sleep(0.5)
         started = time.monotonic()
         await env.enqueue(NewJob(queue))
         await env.eventually(lambda: bool(times))
-        assert times[0] - started < 1.0
+        assert times[0] - started < 3.0
