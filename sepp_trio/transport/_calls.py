@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import trio
 from grpclib.const import Status
@@ -138,7 +138,10 @@ class Call(ClientStream):
 
 
 class TaskCall(Call):
-    """A call whose task waits for it."""
+    """A call whose task waits for it, with :meth:`abort` for its cancellation.
+
+    When the task is woken, ``error`` and ``reply`` are set.
+    """
 
     __slots__ = ("error", "reply", "task")
 
@@ -156,17 +159,8 @@ class TaskCall(Call):
         self.withdraw()
         return trio.lowlevel.Abort.SUCCEEDED
 
-    async def result(self) -> Any:
-        """Wait for the reply.  A checkpoint; cancelling it undoes the call.
-
-        Raises:
-            CallError: the call failed.
-        """
-        self.task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self.abort)
-        error = self.error
-        if error is None:
-            return self.reply
+    async def fail(self, error: CallError) -> NoReturn:
+        """Raise the error, unless the caller is to be cancelled instead."""
         outer_over = self.deadline < self.own_deadline and self._is_over(self.deadline)
         if outer_over and error.status in _OVER:
             # The caller's scope is over, and the server said so first: the
@@ -188,6 +182,14 @@ class PendingCall(Call):
     def call_back(self, on_done: Callable[[Any, CallError | None], None]) -> None:
         """Where the result is to go."""
         self._on_done = on_done
+
+    def reset(self) -> None:
+        """Tell the peer that the answer is not wanted, but take one that crosses the reset.
+
+        :meth:`cancel` says when to wait for it no longer.
+        """
+        if not self.done:
+            self.dispatcher.reset(self)
 
     def cancel(self) -> None:
         """Undo the call: its callback is not called any more.  Idempotent."""

@@ -99,7 +99,9 @@ class Channel:
         if self._dispatcher.closed:
             await trio.lowlevel.checkpoint()
         call = self._task_call(method, request, b"", timeout, urgent, long_poll)
-        reply: Resp = await call.result()
+        # Here and not in a method of the call: each coroutine on the way costs.
+        await trio.lowlevel.wait_task_rescheduled(call.abort)
+        reply: Resp = call.reply if call.error is None else await call.fail(call.error)
         return reply
 
     def start_unary(
@@ -170,8 +172,9 @@ class Channel:
         chosen = method
 
         async def perform(message: Any) -> Any:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            return await self._task_call(chosen, message, extra, timeout, False, False).result()
+            call = self._task_call(chosen, message, extra, timeout, False, False)
+            await trio.lowlevel.wait_task_rescheduled(call.abort)
+            return call.reply if call.error is None else await call.fail(call.error)
 
         return StubCall(perform)
 
@@ -235,6 +238,7 @@ class Channel:
             urgent=urgent,
             long_poll=long_poll,
         )
+        call.task = trio.lowlevel.current_task()
         self._start(call, timeout, trio.current_effective_deadline())
         return call
 

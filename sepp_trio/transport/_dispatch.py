@@ -28,6 +28,7 @@ logger = logging.getLogger("sepp_trio.transport")
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 _OF_USE = 1.0
+_UNANSWERED = 2.0
 _MOST_REFUSALS = 8
 _FIRST_REFUSAL_PAUSE = 0.005
 
@@ -65,6 +66,7 @@ class Dispatcher:
         self.bytes_received = 0
         self.keepalive_interval = dial.keepalive_interval
         self.keepalive_timeout = dial.keepalive_timeout
+        self.unanswered_interval = _UNANSWERED
         self.max_message = http2.max_message
         self._dial_config = dial
         self._http2 = http2
@@ -96,6 +98,13 @@ class Dispatcher:
             self.waiting[0 if call.urgent else 1].pop(call, None)
         else:
             call.connection.abandon(call)
+
+    def reset(self, call: Call) -> None:
+        """Take a call back, but not an answer to it that is under way."""
+        if call.connection is None:
+            self.waiting[0 if call.urgent else 1].pop(call, None)
+        else:
+            call.connection.reset(call)
 
     def repeat(self, call: Call) -> bool:
         """Queue a call again that the peer has not taken up; False: often enough."""
@@ -136,6 +145,7 @@ class Dispatcher:
         if said is not None and said.code == Code.ENHANCE_YOUR_CALM:
             if b"too_many_pings" in said.debug:
                 self.keepalive_interval *= 2
+                self.unanswered_interval *= 2
             logger.warning(
                 "the server closed the connection (ENHANCE_YOUR_CALM %s); "
                 "keep-alive interval is now %g s",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 READ_SIZE = 64 * 1024
 _UNREAD_LIMIT = 64 * 1024
-_UNANSWERED = 2.0
 _FAREWELL = 0.5
 _PING = b"sepptrio"
 _SILENT_END = "the server closed the connection without a word of HTTP/2 (it may speak TLS)"
@@ -31,6 +30,7 @@ class LinkOwner(Protocol):
 
     keepalive_interval: float
     keepalive_timeout: float
+    unanswered_interval: float
     bytes_sent: int
     bytes_received: int
 
@@ -126,7 +126,7 @@ class Link:
 
     def watch_short_call(self, now: float) -> None:
         """A call that should be answered soon has been queued."""
-        due = now + _UNANSWERED
+        due = now + self._owner.unanswered_interval
         if due < self._check_at:
             self._check_at = due
             if self._watch_scope is not None:
@@ -229,7 +229,7 @@ class Link:
         due = self._heard + self._owner.keepalive_interval
         oldest = self._oldest_short_call()
         if oldest is not None:
-            due = min(due, max(oldest, self._heard) + _UNANSWERED)
+            due = min(due, max(oldest, self._heard) + self._owner.unanswered_interval)
         return due
 
     def _oldest_short_call(self) -> float | None:
