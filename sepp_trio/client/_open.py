@@ -62,8 +62,8 @@ async def open_client(
             arguments that gives a connected ``trio.abc.Stream``.
         api_key: Sent with every call, also in plain text: that is warned of once, unless
             the server is on this machine.
-        tls: ``True``, or a context of your own, for TLS without ``https://``. Each of the
-            next three options turns it on as well.
+        tls: ``True``, or a context of your own (which then offers HTTP/2), for TLS without
+            ``https://``. Each of the next three options turns it on as well.
         ca_certificate: Certificates to trust instead of the system's: PEM as ``bytes``, or a path.
         client_certificate: Certificate (with its chain) and unencrypted key, each likewise.
         server_hostname: The name that the server's certificate must have, if not the

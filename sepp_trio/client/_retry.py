@@ -31,8 +31,10 @@ _PASSING = frozenset(
 def repeat_idempotent(error: CallError) -> bool:
     """For calls that may arrive twice: ack, nack and extend are fenced by the attempt,
     enqueues by their keys, and GetServerInfo changes nothing."""
-    if error.status is Status.RESOURCE_EXHAUSTED and error.origin == "local":
-        return False  # our own receive limit: the answer would be as large again
+    # What is decided here comes out the same again: the receive limit, a closed channel.
+    # Our own deadline does not.
+    if error.origin == "local" and error.status is not Status.DEADLINE_EXCEEDED:
+        return False
     return error.status in _PASSING
 
 
@@ -42,9 +44,9 @@ def repeat_unambiguous(error: CallError) -> bool:
     Only where the server itself says that it did not do it. A lost connection has the
     status UNAVAILABLE too but proves nothing: the request may have been committed.
     """
-    return error.unprocessed or (
-        error.origin == "server" and error.status in (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED)
-    )
+    if error.origin == "server":
+        return error.status in (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED)
+    return error.origin == "connection" and error.unprocessed
 
 
 async def call(

@@ -19,7 +19,7 @@ from tests.client.fake import FakeServer
 Serve = Callable[[trio.SocketStream], Awaitable[None]]
 
 
-async def listen(nursery: trio.Nursery, serve: Serve) -> str:
+async def listen(nursery: trio.Nursery, serve: Serve, host: str = "127.0.0.1") -> str:
     """Serve each connection so, on a free port."""
 
     async def quietly(stream: trio.SocketStream) -> None:
@@ -30,9 +30,10 @@ async def listen(nursery: trio.Nursery, serve: Serve) -> str:
         finally:
             await trio.aclose_forcefully(stream)
 
-    start = partial(trio.serve_tcp, quietly, 0, host="127.0.0.1")
+    start = partial(trio.serve_tcp, quietly, 0, host=host)
     [listener] = await nursery.start(start)
-    return f"127.0.0.1:{listener.socket.getsockname()[1]}"
+    port = listener.socket.getsockname()[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def failure(address: str, **options: Any) -> errors.ConnectError:
@@ -259,3 +260,14 @@ async def test_tcp_and_unix_sockets(
         async with open_client(f"unix:{path}") as client:
             assert (await client.get_server_info()).server_version == "0.1.1"
         nursery.cancel_scope.cancel()
+
+
+async def test_ipv6(server: FakeServer, nursery: trio.Nursery) -> None:
+    try:
+        address = await listen(nursery, server.grpc.serve_stream, "::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    async with open_client(address) as client:
+        assert (await client.get_server_info()).server_version == "0.1.1"
+    assert server.calls[-1].headers[":authority"] == address
+    nursery.cancel_scope.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -177,8 +178,6 @@ async def test_a_lease_is_kept_while_a_cancelled_block_cleans_up(
 
 
 async def test_several_clients_end_in_any_order(server: FakeServer) -> None:
-    from contextlib import AsyncExitStack
-
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(server.client()) for _ in range(3)]
         for client in clients:
@@ -207,6 +206,7 @@ async def test_a_cancel_while_connecting_leaves_nothing(
 
 CALLS = {
     "enqueue": lambda client: client.enqueue(EnqueueRequest("q", "t")),
+    "enqueue_keyed": lambda client: client.enqueue(EnqueueRequest("q", "t", idempotency_key="k")),
     "enqueue_atomic": lambda client: client.enqueue_atomic([EnqueueRequest("q", "t")]),
     "reserve": lambda client: client.reserve(ReserveOptions(["q"], 30)),
     "ack": lambda client: client.ack(JOB),

@@ -14,7 +14,7 @@ from sepp_trio import errors
 from sepp_trio.client import SeppClient
 from sepp_trio.client._retry import repeat_idempotent, repeat_unambiguous
 from sepp_trio.retry import RetryPolicy
-from sepp_trio.transport import CallError
+from sepp_trio.transport import CallError, ChannelClosed
 from sepp_trio.types import EnqueueRequest, ReserveOptions
 from sepp_trio.wire import records
 from tests.client.fake import JOB_ID, FakeServer, info_record, never, server_time, stored
@@ -196,6 +196,11 @@ def test_what_may_be_repeated_by_its_origin() -> None:
     lost = CallError(Status.UNAVAILABLE, "", origin="connection")
     assert repeat_idempotent(lost)
     assert not repeat_unambiguous(lost)
+    for arrived in (False, True):
+        closed = ChannelClosed(unprocessed=not arrived)
+        assert not repeat_idempotent(closed)
+        assert not repeat_unambiguous(closed)
+    assert repeat_idempotent(CallError(Status.DEADLINE_EXCEEDED, "", origin="local"))
     refused = CallError(Status.UNAVAILABLE, "", origin="connection", unprocessed=True)
     assert repeat_unambiguous(refused)
 
