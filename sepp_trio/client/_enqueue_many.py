@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..errors import ClientError
-from ..transport import CallError
+from ..transport import CallError, ChannelClosed
 from ..types import EnqueueAck, EnqueueRequest, JobRejection
 from ..wire import convert, records
 from ._batches import all_keyed, batch_message, checked_request
@@ -147,9 +147,15 @@ class _Batch:
         self.done = trio.Event()
         self.error = None
         client = self._client
-        client._channel.start_unary(
-            client._methods.enqueue_batch, self._message, self._finish, timeout=client._rpc_timeout
-        )
+        try:
+            client._channel.start_unary(
+                client._methods.enqueue_batch,
+                self._message,
+                self._finish,
+                timeout=client._rpc_timeout,
+            )
+        except ChannelClosed as error:  # while the iteration waited for something
+            self._finish(None, error)
 
     def _finish(
         self, response: records.EnqueueBatchResponse | None, error: CallError | None
