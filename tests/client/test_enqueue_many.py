@@ -326,10 +326,9 @@ async def test_a_client_that_ends_while_it_waits_says_so(
         with pytest.raises(errors.ClientClosedError):
             await collect(client.enqueue_many(arriving(10, pause=2), batch_size=2), [])
 
-    async with trio.open_nursery() as nursery:
-        async with storing.client() as client:
-            nursery.start_soon(iterate, client)
-            await trio.sleep(3)
+    async with trio.open_nursery() as nursery, storing.client() as client:
+        nursery.start_soon(iterate, client)
+        await trio.sleep(3)
 
 
 async def test_an_async_generator_around_it_can_be_closed(
