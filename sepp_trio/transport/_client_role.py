@@ -38,8 +38,9 @@ class ClientStream(Stream):
     is lost before.
     """
 
-    __slots__ = ("connection", "head", "trailers")
+    __slots__ = ("connection", "given_up", "head", "trailers")
 
+    given_up: bool
     head: Answer | None
     trailers: Answer | None
 
@@ -48,10 +49,10 @@ class ClientStream(Stream):
         self.connection: ClientConnection | None = None
         """Where the call has begun; None while it waits."""
 
-    def header_block(self) -> bytes | None:
+    def header_block(self, now: float) -> bytes | None:
         """The request's header block, asked for as it is about to leave.
 
-        None: it is too late for this call, drop it.
+        ``now`` is the connection's.  None: it is too late for this call, drop it.
         """
         raise NotImplementedError
 
@@ -94,9 +95,12 @@ class ClientConnection(Connection):
         self.accepting = True
         self.answers = 0
         """How many calls were answered: whether the connection was of any use."""
+        self.now = 0.0
+        """The time, kept by the driver: when ``data_to_send`` is called."""
         self._on_output = on_output
         self._next_id = 1
         self._decoder = BlockDecoder(Answer)
+        self._known = self._decoder.known
         self._control += PREFACE + settings(
             {
                 HEADER_TABLE_SIZE: 0,
@@ -115,9 +119,22 @@ class ClientConnection(Connection):
         """
         if self.streams.get(stream.id) is stream:
             self._forget(stream)
-            if not self.closed:
+            if not (self.closed or stream.given_up):
                 self._reset(stream.id, code)
                 self._on_output()
+
+    def reset(self, stream: ClientStream) -> None:
+        """Tell the peer that the answer is not wanted, but take it if it is under way.
+
+        The stream stays until it is answered or abandoned.
+        """
+        if not stream.local_ended:
+            # No answer can be under way yet.
+            self.abandon(stream)
+        elif self.streams.get(stream.id) is stream and not self.closed and not stream.given_up:
+            stream.given_up = True
+            self._reset(stream.id, Code.CANCEL)
+            self._on_output()
 
     def lost(self) -> list[ClientStream]:
         """The connection is gone: gives the calls that were left open, oldest first."""
@@ -138,16 +155,17 @@ class ClientConnection(Connection):
 
     def _begin(self, stream: Stream, out: bytearray) -> None:
         assert isinstance(stream, ClientStream)
-        block = stream.header_block()
+        block = stream.header_block(self.now)
         if block is None:
             return
         number = self._next_id
         self._next_id = number + 2
-        if self._next_id > MAX_STREAM_ID:
+        if number >= MAX_STREAM_ID:
             self.accepting = False
         stream.begin(number, self._peer_window, self.config.stream_window)
         stream.block = block
         stream.connection = self
+        stream.given_up = False
         stream.head = stream.trailers = None
         self.streams[number] = stream
         if self._emit(stream, out):
@@ -157,7 +175,7 @@ class ClientConnection(Connection):
         stream.local_ended = True
 
     def _on_block(self, number: int, flags: int, block: bytes) -> None:
-        answer = self._decoder.decode(block)
+        answer = self._known.get(block) or self._decoder.decode(block)
         stream = self.streams.get(number)
         if stream is None:
             self._on_closed_stream(number, HEADERS)
@@ -210,9 +228,10 @@ class ClientConnection(Connection):
     def _end(self, stream: ClientStream, ended: bool) -> None:
         self.answers += 1
         stream.remote_ended = ended
-        self._forget(stream)
+        del self.streams[stream.id]
         if not (ended and stream.local_ended):
             # Answered before the request was over: nobody wants the rest.
+            self._unqueue(stream)
             self._reset(stream.id, Code.CANCEL)
         stream.answered()
 

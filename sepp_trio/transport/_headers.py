@@ -73,12 +73,13 @@ class BlockDecoder(Generic[T]):
         self._parse = parse
         self._remember = remember
         self._decoder = hpack.Decoder(max_header_list_size=_HARD_LIMIT)
-        self._known: dict[bytes, T] = {}
+        self.known: dict[bytes, T] = {}
+        """Blocks that stand alone, decoded: whoever is in a hurry may look here first."""
 
     def table_size_acknowledged(self, size: int) -> None:
         """From now on the peer's table may be as large as ``size``, and no larger."""
         self._decoder.max_allowed_table_size = size
-        self._known.clear()
+        self.known.clear()
 
     @property
     def table_is_off(self) -> bool:
@@ -93,7 +94,7 @@ class BlockDecoder(Generic[T]):
         """
         # No block is remembered unless the table was empty before and after
         # it; the table cannot have been filled since without passing here.
-        found = self._known.get(block)
+        found = self.known.get(block)
         if found is not None:
             return found
         table = self._decoder.header_table.dynamic_entries
@@ -106,9 +107,9 @@ class BlockDecoder(Generic[T]):
             raise ConnectionFault(Code.COMPRESSION_ERROR, f"bad header block: {error}") from None
         parsed = self._parse(fields)
         if not alone or table or (block[:1] >= TABLE_OFF and block[:1] < b"\x40"):
-            self._known.clear()
+            self.known.clear()
         elif len(block) <= _REMEMBERED_BLOCK:
-            if len(self._known) >= self._remember:
-                self._known.clear()
-            self._known[block] = parsed
+            if len(self.known) >= self._remember:
+                self.known.clear()
+            self.known[block] = parsed
         return parsed

@@ -142,6 +142,7 @@ class Link:
         core, owner, send_all = self.core, self._owner, self._stream.send_all
         while True:
             if core.has_output():
+                core.now = trio.current_time()
                 data = core.data_to_send()
                 owner.bytes_sent += len(data)
                 if not core.accepting:

@@ -48,7 +48,7 @@ class Call(ClientStream):
         super().__init__(payload, urgent=urgent)
         self.outcomes: list[object] = []
 
-    def header_block(self) -> bytes:
+    def header_block(self, now: float) -> bytes:
         return REQUEST_BLOCK
 
     def answered(self) -> None:

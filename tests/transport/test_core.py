@@ -97,7 +97,7 @@ def test_stream_numbers_run_out() -> None:
 def test_a_call_that_comes_too_late_is_not_sent() -> None:
     client = Client()
     call = client.call()
-    call.header_block = lambda: None  # type: ignore[method-assign,assignment,return-value]
+    call.header_block = lambda now: None  # type: ignore[method-assign,assignment,return-value]
     assert not client.core.data_to_send()
     assert not client.waiting[1]
 
@@ -244,3 +244,25 @@ def test_what_was_taken_but_not_written_is_lost_with_the_connection() -> None:
     lost = server.core.lost()
     assert [stream.id for stream in lost] == [3, 5, 1]
     assert [stream.local_ended for stream in lost] == [False, False, True]
+
+
+def test_a_call_may_be_reset_and_still_take_an_answer_under_way() -> None:
+    client = Client()
+    call, other = client.call(), client.call(b"x" * 100_000)
+    client.core.data_to_send()
+    client.core.reset(call)
+    client.core.reset(call)
+    assert client.core.data_to_send()[-13:] == rst_stream(1, Code.CANCEL)
+    client.core.feed(headers(1, HEADS) + data(1, message(b"late")))
+    client.core.feed(headers(1, [("grpc-status", "0")], 1))
+    assert call.outcomes == [b"late"]
+    # One whose request is still leaving cannot have been answered.
+    client.core.reset(other)
+    assert not client.core.streams
+    third = client.call()
+    client.core.feed(window_update(0, 1 << 20))
+    client.core.data_to_send()
+    client.core.reset(third)
+    client.core.abandon(third)
+    sent = bytes(client.core.data_to_send())
+    assert sent.count(rst_stream(third.id, Code.CANCEL)) == 1

@@ -193,19 +193,21 @@ async def test_a_silent_port_is_a_dial_error() -> None:
 
 
 async def test_a_cancelled_tls_handshake_closes_the_socket(authority: trustme.CA) -> None:
-    closed = trio.Event()
+    hello, closed = trio.Event(), trio.Event()
 
     async def silent(stream: trio.SocketStream) -> None:
         async with stream:
             while await stream.receive_some():
-                pass
+                hello.set()
             closed.set()
 
     async with listening(silent) as port:
-        with trio.move_on_after(0.1) as scope:
-            await tcp_connector("localhost", port, tls=client_context(authority))()
-        assert scope.cancelled_caught
-        with trio.fail_after(1):
+        connect = tcp_connector("localhost", port, tls=client_context(authority))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect)
+            await hello.wait()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(5):
             await closed.wait()
 
 
