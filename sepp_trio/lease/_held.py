@@ -226,6 +226,10 @@ class HeldLease:
             self._timer = Timer(self._beat_due)
             self._next_beat(now, spread)
 
+    def stop_beats(self) -> None:
+        """End the heartbeat; the lease lasts as long as it was granted last."""
+        self._stop_timer()
+
     def _next_beat(self, now: float, spread: float = 1.0) -> None:
         left = self.end - now
         interval = self._interval

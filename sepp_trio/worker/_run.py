@@ -145,7 +145,7 @@ class Run:
             record.attempt,
             options.worker_id,
             asked=options.lease_duration,
-            beats=options.auto_extend,
+            beats=True,
             interval=options.auto_extend_interval,
             shield=True,
             usual=self._usual,
@@ -161,7 +161,8 @@ class Run:
         if lease.check(now) is not None:
             self.reports.over_before_start(job)
             return True
-        self.keeper.start_beats(lease, now)
+        if options.auto_extend:
+            self.keeper.start_beats(lease, now)
         if self.stop.forced is not None:
             self.reports.give_back(job, self.stop.forced)
             return True
@@ -170,6 +171,10 @@ class Run:
             self._looking = True
             self.keeper.wheel.start(self._look_timer, now + _LOOK_EVERY)
         self.slots.admit(job)
+        if not options.auto_extend and job in self.jobs and job.started_at is None:
+            # It waits for a slot, or for the limit of its type: that must not cost it the
+            # lease, and an attempt. Once it runs its time is its own affair.
+            self.keeper.start_beats(lease, now)
         return True
 
     def _start(self, job: RunningJob) -> bool:
@@ -180,6 +185,8 @@ class Run:
             self.reports.over_before_start(job)
             return False
         job.started_at = now
+        if not self.options.auto_extend:
+            job.lease.stop_beats()
         assert self._nursery is not None
         # This runs in the channel's reader or in another job: the handler is to see the
         # context variables of Worker.run instead.
