@@ -72,6 +72,16 @@ def conformance(session: nox.Session) -> None:
     run(session, 10, "python", "-m", "pytest", "tests/conformance", *session.posargs, **env)
 
 
+@nox.session(python=FLOOR)
+def simulate(session: nox.Session) -> None:
+    """Workers, bad networks and a restarting server on virtual time; a failing seed replays.
+
+    `-- --jobs 100000 --seed 0`, and `--each` jobs of one seed.
+    """
+    session.install("-e", ".[demo]", "--group", "test")
+    run(session, 90, "python", "-m", "tests.simulation", *session.posargs)
+
+
 def built_server() -> str | None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     binary = cache / "sepp-trio" / "real" / "bin" / "sepp"
