@@ -29,6 +29,9 @@ _LONGEST_PAUSE = 16.0
 _RESET_AFTER = 0.5
 """Seconds after a forced stop; a reserve that is reset while it claims strands its jobs."""
 
+_CROSSING = 0.25
+"""Seconds after the reset in which an answer that crosses it is taken."""
+
 _INFO_TIMEOUT = 10.0
 _JOB_OVERHEAD = 4096
 """Bytes of a job besides payload and custom values, at most."""
@@ -68,6 +71,7 @@ class Poller:
         self._most = 2**32 - 1
         """What one answer can hold, and the server gives at once."""
         self._reset_timer = Timer(self._reset)
+        self._drop_timer = Timer(self._drop)
         self._only_waiting: trio.CancelScope | None = None
 
     @property
@@ -203,10 +207,14 @@ class Poller:
         """Reset the pending reserve, after the half second in which it may be claiming."""
         self.stop_waiting()
         if self._pending is not None:
-            due = max(self._sent + _RESET_AFTER, trio.current_time())
-            self._run.keeper.wheel.start(self._reset_timer, due)
+            self._run.keeper.wheel.start(self._reset_timer, trio.current_time() + _RESET_AFTER)
 
     def _reset(self) -> None:
+        if self._pending is not None:
+            self._pending.reset()
+            self._run.keeper.wheel.start(self._drop_timer, trio.current_time() + _CROSSING)
+
+    def _drop(self) -> None:
         if self._pending is not None:
             self._pending.cancel()
             self._pending = None

@@ -168,7 +168,8 @@ class JobCtx:
         """Why the worker cancelled the handler; ``None`` if it did not.
 
         ``"lease lost"``, ``"handler timed out"``, ``"shutdown grace over"``,
-        ``"worker cancelled"``, ``"worker exits"`` or ``"client closed"``. A scope of the handler's own does not show.
+        ``"worker cancelled"``, ``"worker exits"`` or ``"client closed"``. A scope of the
+        handler's own does not show.
         """
         return self._lease.check(_in_trio(trio.current_time))
 

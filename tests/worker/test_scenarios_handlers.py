@@ -1,0 +1,290 @@
+"""Faults of the official workers (spec/official-clients.md 6.2): handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from typing import Any
+
+import pytest
+import trio
+
+from sepp_trio import DuplicateHandlerError, HandlerError, JobCtx, Payload, SeppClient
+from tests.worker.helpers import Sepp, at_once, running, sleeper, until, worker_on
+
+
+@pytest.mark.parametrize(("attempt", "delay"), [(1, 2), (2, 4), (5, 32), (6, 60), (100, 60)])
+async def test_09_an_unknown_type_is_left_to_others_for_a_while(
+    sepp: Sepp, client: SeppClient, attempt: int, delay: int
+) -> None:
+    worker = worker_on(client)
+    worker.handle("t", at_once)
+    async with running(worker):
+        sepp.put("new", attempt=attempt, max_attempts=200)
+        await until(lambda: sepp.nacks)
+    [nack] = sepp.nacks
+    assert nack.retry is not None
+    assert nack.retry.delay == (delay, 0)
+    assert nack.reason == "no handler for job type 'new' on this worker"
+    assert worker.statistics().unhandled == 1
+
+
+async def test_14_a_handler_that_raises_a_foreign_cancel_is_retried_later(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        raise asyncio.CancelledError
+
+    worker = worker_on(client)
+    worker.handle("t", handler)
+    async with running(worker):
+        sepp.put("t")
+        await until(lambda: sepp.nacks)
+    [nack] = sepp.nacks
+    assert nack.retry is not None
+    assert nack.retry.delay == (2, 0)
+    assert nack.reason == "handler raised CancelledError"
+
+
+async def test_14_a_cancelled_that_is_kept_and_raised_again_is_no_cancel(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        kept: list[trio.Cancelled] = []
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await trio.lowlevel.checkpoint()
+            except trio.Cancelled as cancelled:
+                kept.append(cancelled)
+                raise
+        raise kept[0]
+
+    worker = worker_on(client)
+    worker.handle("t", handler)
+    async with running(worker):
+        sepp.put("t")
+        await until(lambda: sepp.nacks)
+    assert sepp.nacks[0].reason is not None
+    assert sepp.nacks[0].reason.startswith("handler raised Cancelled")
+
+
+async def test_16_a_handler_that_fails_before_its_first_await_is_nacked(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    class Handler:
+        def __call__(self, payload: Payload | None, ctx: JobCtx) -> Any:
+            raise RuntimeError("no coroutine yet")
+
+    worker = worker_on(client)
+    worker.handle("t", Handler())
+    async with running(worker):
+        sepp.put("t")
+        await until(lambda: sepp.nacks)
+    assert sepp.nacks[0].reason == "handler raised RuntimeError: no coroutine yet"
+
+
+async def two(payload: Payload | None, ctx: JobCtx) -> None: ...
+async def one(payload: Payload | None) -> None: ...
+async def three(payload: Payload | None, ctx: JobCtx, more: int) -> None: ...
+async def agen(payload: Payload | None, ctx: JobCtx) -> Any:
+    yield
+
+
+def gen(payload: Payload | None, ctx: JobCtx) -> Any:
+    yield
+
+
+class Callable2:
+    async def __call__(self, payload: Payload | None, ctx: JobCtx) -> None: ...
+
+    async def method(self, payload: Payload | None, ctx: JobCtx) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (one, r"handler one must take two arguments, payload and ctx, but its signature is \("),
+        (three, "handler three must take two arguments"),
+        (agen, "handler agen is a generator function: it must not yield"),
+        (gen, "handler gen is a generator function"),
+        (Callable2, "not the class Callable2"),
+        (17, "handler must be a function, not int"),
+        (None, "handler must be a function, not NoneType"),
+        (functools.partial(agen), "generator function"),
+    ],
+)
+async def test_15_what_cannot_be_a_handler_is_refused_at_registration(
+    client: SeppClient, handler: Any, message: str
+) -> None:
+    worker = worker_on(client)
+    for register in (
+        lambda: worker.handle("t", handler),
+        lambda: worker.replace_handler("t", handler),
+        lambda: worker.catch_all(handler),
+        lambda: worker.handler("t")(handler),
+    ):
+        with pytest.raises(TypeError, match=message):
+            register()
+
+
+async def test_15_a_coroutine_object_is_refused(client: SeppClient) -> None:
+    with pytest.raises(TypeError, match=r"pass two, not two\(...\)"):
+        worker_on(client).handle("t", two(None, None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        two,
+        Callable2(),
+        Callable2().method,
+        functools.partial(three, more=3),
+        lambda payload, ctx: None,
+    ],
+)
+async def test_15_functions_methods_partials_and_callables_are_handlers(
+    sepp: Sepp, client: SeppClient, handler: Any
+) -> None:
+    worker = worker_on(client)
+    worker.handle("t", handler)
+    async with running(worker):
+        [job_id] = sepp.put("t")
+        await until(lambda: sepp.acks)
+    assert sepp.acks == [job_id]
+
+
+async def test_15_a_plain_function_runs_in_a_thread_under_heartbeat(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    threads = []
+
+    def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        threads.append(threading.current_thread())
+        assert ctx.remaining() > 0
+        assert not ctx.stopping
+        assert ctx.cancel_reason is None
+        assert ctx.extend_from_thread(50) == ctx.lease_expires_at
+        trio.from_thread.run(trio.sleep, 20)
+
+    worker = worker_on(client, 3, auto_extend=True)
+    worker.handle("t", handler)
+    async with running(worker):
+        [job_id] = sepp.put("t")
+        await until(lambda: sepp.acks)
+    assert threads[0] is not threading.main_thread()
+    assert sepp.acks == [job_id]
+
+
+async def test_15_a_thread_learns_of_its_cancel(sepp: Sepp, client: SeppClient) -> None:
+    reasons: list[str | None] = []
+
+    def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            while True:
+                trio.from_thread.check_cancelled()
+                time.sleep(0.001)
+        finally:
+            reasons.append(ctx.cancel_reason)
+
+    worker = worker_on(client)
+    worker.handle("t", handler)
+    async with running(worker):
+        sepp.put("t")
+        await until(lambda: worker.statistics().in_flight)
+        worker.shutdown(0)
+    assert reasons == ["shutdown grace over"]
+    assert len(sepp.nacks) == 1
+
+
+async def test_15_a_plain_function_that_returns_a_coroutine_is_told_so(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    worker = worker_on(client)
+    worker.handle("t", lambda payload, ctx: two(payload, ctx))
+    async with running(worker):
+        sepp.put("t")
+        await until(lambda: sepp.nacks)
+    assert "appears to be asynchronous" in (sepp.nacks[0].reason or "")
+
+
+async def test_a_type_has_one_handler_unless_it_is_replaced(sepp: Sepp, client: SeppClient) -> None:
+    worker = worker_on(client)
+
+    @worker.handler("t")
+    async def first(payload: Payload | None, ctx: JobCtx) -> None:
+        raise HandlerError.permanent("the first")
+
+    with pytest.raises(DuplicateHandlerError, match="'t'"):
+        worker.handle("t", at_once)
+    worker.replace_handler("t", at_once)
+    assert worker.remove_handler("t")
+    assert not worker.remove_handler("t")
+    worker.handle("t", at_once)
+
+    @worker.catch_all
+    async def anything(payload: Payload | None, ctx: JobCtx) -> None:
+        seen.append(ctx.job_type)
+
+    seen: list[str] = []
+    async with running(worker):
+        ids = sepp.put("t", "other")
+        await until(lambda: len(sepp.acks) == 2)
+    assert sorted(sepp.acks) == sorted(ids)
+    assert seen == ["other"]
+
+
+async def test_a_types_own_timeout_counts(sepp: Sepp, client: SeppClient) -> None:
+    worker = worker_on(client, 600, handler_timeout=100)
+    worker.handle("quick", sleeper(1000), timeout=5)
+    worker.handle("slow", sleeper(1000))
+    async with running(worker):
+        sepp.put("quick", "slow")
+        await until(lambda: len(sepp.nacks) == 1)
+        assert trio.current_time() == pytest.approx(5, abs=0.2)
+        await until(lambda: len(sepp.nacks) == 2)
+        assert trio.current_time() == pytest.approx(100, abs=0.2)
+
+
+async def test_jobs_wait_for_the_limit_of_their_type_under_heartbeat(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    running_now = most = 0
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        nonlocal running_now, most
+        running_now += 1
+        most = max(most, running_now)
+        await trio.sleep(5)
+        running_now -= 1
+
+    worker = worker_on(client, 3, max_in_flight=8, auto_extend=True)
+    worker.handle("narrow", handler, max_in_flight=2)
+    worker.handle("wide", at_once)
+    async with running(worker):
+        narrow = sepp.put(*["narrow"] * 7)
+        await trio.sleep(1)
+        wide = sepp.put("wide", "wide")
+        await until(lambda: len(sepp.acks) == 9)
+    assert most == 2
+    assert sepp.acks[:2] == wide
+    assert sorted(sepp.acks[2:]) == sorted(narrow)
+    assert worker.statistics().lost == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": 0}, "timeout must be more than 0 s"),
+        ({"max_in_flight": 0}, "max_in_flight must be between 1"),
+    ],
+)
+async def test_a_types_limits_are_checked(
+    client: SeppClient, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        worker_on(client).handle("t", at_once, **options)
+    with pytest.raises(ValueError, match="job_type must not be empty"):
+        worker_on(client).handle("", at_once)
