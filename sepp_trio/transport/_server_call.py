@@ -1,8 +1,9 @@
-"""One call in a server: what its handler holds, and the task that runs it."""
+"""One call in a server: what its handler holds, and how it ends."""
 
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -24,10 +25,13 @@ class ServerCall:
     """A call whose request is complete, as its handler sees it.
 
     It has what generated service bases use (``recv_message``,
-    ``send_message``), and ``on_undelivered``.
+    ``send_message``), and ``on_undelivered``.  A handler has its task to
+    itself, but not for ever: context variables that it sets are seen by later
+    calls of the same peer.
     """
 
     __slots__ = (
+        "_deadline",
         "_handler",
         "_link",
         "_over",
@@ -53,7 +57,8 @@ class ServerCall:
         self._reply: bytes | None = None
         self._part_written: trio.Event | None = None
         self._undelivered: Callable[[], None] | None = None
-        self._scope = trio.CancelScope(deadline=deadline)
+        self._deadline = deadline
+        self._scope: trio.CancelScope | None = None
         stream.on_reset = self.lose
         stream.on_written = self._on_written
 
@@ -118,28 +123,22 @@ class ServerCall:
 
     # The call's life ------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, scope: trio.CancelScope) -> None:
         """Run the handler and queue its answer, or its error.
 
-        Never raises an ``Exception``.
+        ``scope`` is around this, and is the call's until it returns: it is
+        cancelled when the peer leaves the call, and has its deadline.  Raises
+        no ``Exception``; if it is cancelled, see :meth:`cancelled`.
         """
+        if self._over:
+            return self._settle()
+        self._scope = scope
+        timed = self._deadline != math.inf
+        if timed:
+            scope.deadline = self._deadline
         try:
-            with self._scope:
-                if not self._over:
-                    await self._handler.func(self)
-            if self._over:
-                pass
-            elif self._scope.cancelled_caught:
-                self._refuse(Status.CANCELLED, "Timeout expired")
-            elif self._handler.cardinality.server_streaming:
-                self._queued = self._link.refuse(self.stream, Status.OK, None)
-            elif self._reply is None:
-                log.error("%s: the handler of %s gave no answer", self._link.peer, self.route)
-                self._refuse(Status.INTERNAL, "internal error")
-            else:
-                self.size = len(self._reply)
-                self._queued = True
-                self._link.respond(self, self._reply)
+            await self._handler.func(self)
+            self._answer()
         except GRPCError as error:
             self._refuse(error.status, error.message)
         except Exception as error:
@@ -152,21 +151,42 @@ class ServerCall:
             if rest is not None:
                 raise rest from None
         finally:
-            self._reply = None
+            self._reply = self._scope = None
+            if timed:
+                scope.deadline = math.inf
             if not self._queued:
-                self._link.settle(self)
-                self._tell_undelivered()
+                self._settle()
+        return None
+
+    def cancelled(self) -> None:
+        """The scope of :meth:`run` has caught a cancel: answer, if that is still wanted."""
+        if not self._over:
+            self._refuse(Status.CANCELLED, "Timeout expired")
+
+    def _answer(self) -> None:
+        if self._over:
+            return
+        link = self._link
+        if self._handler.cardinality.server_streaming:
+            self._queued = link.refuse(self.stream, Status.OK, None)
+        elif self._reply is None:
+            log.error("%s: the handler of %s gave no answer", link.peer, self.route)
+            self._refuse(Status.INTERNAL, "internal error")
+        else:
+            self.size = len(self._reply)
+            self._queued = True
+            link.respond(self, self._reply)
 
     def lose(self) -> None:
         """The peer has reset the call, or is gone."""
         if self._over:
             return
         self._over = True
-        if not self._queued:
+        if self._queued:
+            if not self.stream.local_ended:
+                self._settle()
+        elif self._scope is not None:
             self._scope.cancel(reason="the peer has left the call")
-        elif not self.stream.local_ended:
-            self._link.settle(self)
-            self._tell_undelivered()
 
     def _on_written(self) -> None:
         if self._part_written is not None:
@@ -181,7 +201,9 @@ class ServerCall:
         log.error("%s: the handler of %s failed", self._link.peer, self.route, exc_info=error)
         self._refuse(Status.INTERNAL, "internal error")
 
-    def _tell_undelivered(self) -> None:
+    def _settle(self) -> None:
+        """It is certain that the good answer never leaves."""
+        self._link.settle(self)
         callback, self._undelivered = self._undelivered, None
         if callback is not None:
             try:

@@ -17,6 +17,7 @@ from ._server_answers import HEADERS_TOO_LARGE, OK_TRAILERS, ONLY_IDENTITY, pars
 from ._server_call import ServerCall, log
 from ._server_role import RequestFault, ServerConnection, ServerStream
 from ._server_watch import watch
+from ._server_workers import Workers
 
 if TYPE_CHECKING:
     from ._server import GrpcServer
@@ -79,16 +80,18 @@ class ServerLink:
         Closes the stream.  Raises no ``Exception`` for what a peer does.
         """
         with self._scope:
-            async with trio.open_nursery() as self._call_nursery:
+            async with trio.open_nursery() as nursery:
+                self._workers = Workers(nursery)
                 try:
                     with self._io_scope:
-                        async with trio.open_nursery() as nursery:
-                            nursery.start_soon(watch, self)
-                            nursery.start_soon(self._write)
+                        async with trio.open_nursery() as io_nursery:
+                            io_nursery.start_soon(watch, self)
+                            io_nursery.start_soon(self._write)
                             await self._read()
-                            nursery.cancel_scope.cancel(reason="the peer has left")
+                            io_nursery.cancel_scope.cancel(reason="the peer has left")
                 finally:
                     self._lose()
+                    self._workers.stop()
                     await trio.aclose_forcefully(self._stream)
         if self._scope.cancelled_caught:
             log.warning("%s: closed: still busy at the end of the drain", self.peer)
@@ -223,7 +226,7 @@ class ServerLink:
         if stream.deadline is None:
             stream.deadline = _deadline(stream)
         self._calls[stream.id] = call = ServerCall(self, stream, handler, stream.deadline)
-        self._call_nursery.start_soon(call.run, name=call.route)
+        self._workers.start(call)
 
     def _hold(self, stream: ServerStream, handler: Handler) -> None:
         self._held_bytes += len(stream.payload)
