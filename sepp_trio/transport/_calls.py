@@ -98,6 +98,8 @@ class Call(ClientStream):
         return self.headers + self.blocks.block(left) if left > 0 else None
 
     def answered(self) -> None:
+        if self.done:
+            return  # withdrawn, and not reset yet
         try:
             message = message_of(self)
         except CallError as error:
@@ -115,10 +117,14 @@ class Call(ClientStream):
 
     def broken(self, code: int, reason: str, *, unprocessed: bool) -> None:
         self.connection = None
+        if self.done:
+            return
         if not unprocessed or not self.dispatcher.repeat(self):
             self.settle(None, self._judge(from_reset(code, reason, unprocessed=unprocessed)))
 
     def oversized(self, size: int) -> None:
+        if self.done:
+            return
         text = f"the answer's message of {size} bytes is larger than the receive limit"
         self.settle(None, CallError(Status.RESOURCE_EXHAUSTED, text, origin="local"))
 

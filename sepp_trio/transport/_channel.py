@@ -203,7 +203,7 @@ class Channel:
             state = "connecting" if d.dialling else "idle"
         return ChannelStatistics(
             state=state,
-            calls_open=sum(len(link.core.streams) for link in d.links),
+            calls_open=d.calls_open(),
             calls_waiting=len(d.waiting[0]) + len(d.waiting[1]),
             connections=d.connections,
             connections_open=len(d.links),

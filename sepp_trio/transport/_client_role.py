@@ -38,8 +38,9 @@ class ClientStream(Stream):
     is lost before.
     """
 
-    __slots__ = ("connection", "given_up", "head", "trailers")
+    __slots__ = ("begun_at", "connection", "given_up", "head", "trailers")
 
+    begun_at: float
     given_up: bool
     head: Answer | None
     trailers: Answer | None
@@ -166,6 +167,7 @@ class ClientConnection(Connection):
         stream.block = block
         stream.connection = self
         stream.given_up = False
+        stream.begun_at = self.now
         stream.head = stream.trailers = None
         self.streams[number] = stream
         if self._emit(stream, out):

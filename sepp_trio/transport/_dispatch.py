@@ -6,7 +6,7 @@ import logging
 import random
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 from grpclib.const import Status
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ._calls import Call
+    from ._client_role import ClientConnection
     from ._http2 import Http2Config
     from ._sending import Queue
 
@@ -29,6 +30,9 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 _OF_USE = 1.0
 _UNANSWERED = 2.0
+# Servers take a call and its reset in one read for an attack; the real one
+# ends the connection at the 21st.  So a reset keeps this distance.
+_RESET_DISTANCE = 0.01
 _MOST_REFUSALS = 8
 _FIRST_REFUSAL_PAUSE = 0.005
 
@@ -94,10 +98,15 @@ class Dispatcher:
 
     def drop(self, call: Call) -> None:
         """Take a call back: it never leaves, or is reset where it has begun."""
-        if call.connection is None:
+        connection = call.connection
+        if connection is None:
             self.waiting[0 if call.urgent else 1].pop(call, None)
+            return
+        due = call.begun_at + _RESET_DISTANCE
+        if call.local_ended and due > trio.current_time():
+            self.timers.add(due, _LateReset(connection, call))
         else:
-            call.connection.abandon(call)
+            connection.abandon(call)
 
     def reset(self, call: Call) -> None:
         """Take a call back, but not an answer to it that is under way."""
@@ -164,9 +173,10 @@ class Dispatcher:
     def link_lost(self, link: Link, calls: list[Call]) -> None:
         """See :class:`LinkOwner`."""
         self.link_leaving(link)
+        text = f"the connection was lost: {link.reason}"
         for call in calls:
-            text = f"the connection was lost: {link.reason}"
-            call.settle(None, CallError(Status.UNAVAILABLE, text, origin="connection"))
+            if not call.done:
+                call.settle(None, CallError(Status.UNAVAILABLE, text, origin="connection"))
 
     async def dial(self) -> Link:
         """Connect once.  A checkpoint; a cancel leaves nothing open.
@@ -242,6 +252,11 @@ class Dispatcher:
         if self.closed:
             raise ChannelClosed(unprocessed=True)
 
+    def calls_open(self) -> int:
+        """How many calls have begun and are neither over nor withdrawn."""
+        calls = (call for link in self.links for call in link.core.streams.values())
+        return sum(not cast("Call", call).done for call in calls)
+
     def close(self) -> None:
         """Fail all calls.  What has begun is not reset: the connections are about to go."""
         self.closed = True
@@ -250,7 +265,8 @@ class Dispatcher:
         for link in self.links:
             open_calls += link.core.lost()  # type: ignore[arg-type]
         for call in open_calls:
-            call.settle(None, ChannelClosed(unprocessed=False))
+            if not call.done:
+                call.settle(None, ChannelClosed(unprocessed=False))
         for repeat in [*self._refused]:
             self.try_again(repeat)
         self._fail_waiting(lambda: ChannelClosed(unprocessed=True))
@@ -293,3 +309,16 @@ class _Repeat:
 
     def expired(self) -> None:
         self._dispatcher.try_again(self)
+
+
+class _LateReset:
+    """A call that was withdrawn just after it had left, and is reset a little later."""
+
+    done = False
+
+    def __init__(self, connection: ClientConnection, call: Call) -> None:
+        self._connection = connection
+        self._call = call
+
+    def expired(self) -> None:
+        self._connection.abandon(self._call)

@@ -238,7 +238,7 @@ class Link:
         for calls in (self.core.streams.values(), *self._waiting):
             # In order of their start, or near enough.
             for call in cast("Iterable[Call]", calls):
-                if not call.long_poll:
+                if not (call.long_poll or call.done):
                     oldest.append(call.started)
                     break
         return min(oldest, default=None)

@@ -11,7 +11,17 @@ from grpclib.const import Status
 from sepp_trio.transport import CallError, ChannelClosed, Method, open_channel
 from sepp_trio.transport._method import timeout_text
 
-from .peer import DATA, ECHO, HEADERS, RST_STREAM, Network, socket_pair, window_update
+from .peer import (
+    DATA,
+    ECHO,
+    HEADERS,
+    RST_STREAM,
+    Network,
+    goaway,
+    rst_stream,
+    socket_pair,
+    window_update,
+)
 
 
 async def test_a_call_returns_the_reply(
@@ -91,7 +101,9 @@ async def test_a_started_call_tells_its_callback_once(nursery: trio.Nursery) -> 
         assert results == [(b"a", None)]
 
 
-async def test_a_cancelled_started_call_is_silent(nursery: trio.Nursery) -> None:
+async def test_a_cancelled_started_call_is_silent(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
     network = Network()
     results: list[object] = []
     async with open_channel(network.connect, authority="peer") as channel:
@@ -101,6 +113,7 @@ async def test_a_cancelled_started_call_is_silent(nursery: trio.Nursery) -> None
         sent = channel.start_unary(ECHO, b"b", lambda *got: results.append(got), timeout=5)
         await trio.testing.wait_all_tasks_blocked()
         sent.cancel()
+        await trio.sleep(1)
         nursery.start_soon(network.serve)
         assert await channel.unary(ECHO, b"c") == b"c"
     assert results == []
@@ -312,6 +325,61 @@ async def test_unsent_calls_are_dropped_not_reset() -> None:
         assert channel.statistics().bytes_sent == before
     await network.peers[0].read_to_end()
     assert {f.kind for f in network.peers[0].frames} == {4, 8}
+
+
+async def test_a_reset_keeps_its_distance_from_the_call(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """Servers take calls that are reset in the read that brought them for an attack."""
+    network = Network(lambda peer: peer.greet({3: 100}))
+    async with open_channel(network.connect, authority="peer") as channel:
+        peer = network.peers[0]
+        for _ in range(100):
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_soon, scope)
+                await channel.unary(ECHO, b"")
+        assert channel.statistics().calls_open == 0
+        for _ in range(100):
+            await peer.request()
+        # One is answered meanwhile: nobody listens, and it needs no reset.
+        await peer.answer(1)
+        await peer.refuse(3, 5)
+        await peer.send(rst_stream(5, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer.count(RST_STREAM) == 0
+        nursery.start_soon(peer.serve)
+        await trio.sleep(1)
+        resets = [f.stream for f in peer.frames if f.kind == RST_STREAM]
+        assert resets == list(range(7, 201, 2))
+        assert await channel.unary(ECHO, b"x") == b"x"
+
+
+async def _soon(scope: trio.CancelScope) -> None:
+    for _ in range(3):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()
+
+
+async def test_withdrawn_calls_are_forgotten_with_their_connection(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    network = Network()
+    results: list[object] = []
+    async with open_channel(network.connect, authority="peer") as channel:
+        for ending in (goaway(0, 0), None):
+            call = channel.start_unary(ECHO, b"", lambda *r: results.append(r), timeout=None)
+            await trio.testing.wait_all_tasks_blocked()
+            call.cancel()
+            if ending:
+                await network.peers[-1].send(ending)
+            else:
+                await network.peers[-1].close()
+            await trio.testing.wait_all_tasks_blocked()
+            await channel.wait_ready()
+        call = channel.start_unary(ECHO, b"", lambda *r: results.append(r), timeout=None)
+        await trio.testing.wait_all_tasks_blocked()
+        call.cancel()
+    assert results == []
 
 
 async def test_a_closed_channel_refuses_and_fails_what_is_left(nursery: trio.Nursery) -> None:
