@@ -65,7 +65,7 @@ def running_server(
             }
         else:
             database = ["--db", str(directory / "jobs.db")] if kind == "embedded" else []
-            command = [sys.executable, "-m", "sepp_trio.cli", "serve", "--listen", "127.0.0.1:0"]
+            command = [sys.executable, "-m", "sepp_trio", "serve", "--listen", "127.0.0.1:0"]
             command += ["--config", str(config), *database]
         log = directory / "log"
         with log.open("wb") as sink:

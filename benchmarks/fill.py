@@ -31,12 +31,10 @@ async def fill(address: str, queue: str, jobs: int, *, payload: int, rate: float
                 await trio.sleep(max(0.0, began + number / rate - time.perf_counter()))
                 await client.enqueue(job())
         else:
-            async with client.enqueue_many(
-                requests(), batch_size=min(256, 8_000_000 // payload)
-            ) as results:
-                async for result in results:
-                    if not isinstance(result, EnqueueAck):
-                        raise SystemExit(f"refused: {result}")
+            batch = max(1, min(256, 8_000_000 // payload))
+            async for result in client.enqueue_many(requests(), batch_size=batch):
+                if not isinstance(result, EnqueueAck):
+                    raise SystemExit(f"refused: {result}")
     return time.perf_counter() - began
 
 

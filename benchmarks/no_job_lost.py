@@ -40,17 +40,16 @@ async def road(address: str, server_pid: int, jobs: int, in_flight: int) -> None
             for number in range(jobs)
         )
         stored = 0
-        async with client.enqueue_many(requests, batch_size=200) as results:
-            async for result in results:
-                assert isinstance(result, EnqueueAck), result
-                stored += 1
-                if stored % (jobs // 10 or 1) == 0:
-                    report(
-                        enqueued=stored,
-                        done=len(runs),
-                        worker_mib=round(resident_mib(), 1),
-                        server_mib=round(resident_mib(server_pid), 1),
-                    )
+        async for result in client.enqueue_many(requests, batch_size=200):
+            assert isinstance(result, EnqueueAck), result
+            stored += 1
+            if stored % (jobs // 10 or 1) == 0:
+                report(
+                    enqueued=stored,
+                    done=len(runs),
+                    worker_mib=round(resident_mib(), 1),
+                    server_mib=round(resident_mib(server_pid), 1),
+                )
         with trio.fail_after(120):
             await finished.wait()
         worker.shutdown()
