@@ -16,7 +16,7 @@ from tests.conformance import scenarios
 from tests.conformance.configs import KEYS, NO_KEYS, TLS
 from tests.conformance.loops import AsyncioLoop, TrioLoop
 from tests.conformance.registry import SCENARIOS, Env
-from tests.conformance.servers import Server
+from tests.conformance.servers import Server, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -109,8 +109,12 @@ def run_scenarios(
         for task in [loop.start(placed, scenario) for scenario in chosen]:
             await task.result()
 
-    for scenario in chosen:
-        if not scenario.own_server:
-            servers.shared(kind, scenario.config)
+    try:
+        for scenario in chosen:
+            if not scenario.own_server:
+                servers.shared(kind, scenario.config)
+    except ServerError as error:
+        # One server that does not start speaks for all that would be tried after it.
+        return {scenario.name: error for scenario in chosen}
     loop.run(main)
     return outcomes

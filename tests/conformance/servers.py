@@ -125,7 +125,7 @@ class Server:
                 "RUST_LOG": "sepp=info",
                 "NO_COLOR": "1",
             }
-        command = [sys.executable, "-m", "sepp_trio.cli", "serve"]
+        command = [sys.executable, "-m", "sepp_trio", "serve"]
         command += ["--config", config, "--listen", "127.0.0.1:0"]
         if self._durable:
             command += ["--db", database]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame
 
 from tests.conformance.frames import Wire, message
-from tests.conformance.probes.base import EMPTY, INFO, OK, RESERVE, parked, probe
+from tests.conformance.probes.base import EMPTY, INFO, OK, RESERVE, parked, probe, works
 from tests.conformance.wire import batch, new_job, pb, route
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def a_client_s_goaway_lets_open_calls_end_and_closes(server: Server) -> None:
 @probe(own_server=True)
 def sigterm_says_goodbye_in_two_steps(server: Server) -> None:
     with Wire(server.address) as wire:
+        works(wire)
         wire.answers_pings = False
         waiting = wire.start(RESERVE, parked())
         wire.listen(0.3)
@@ -69,6 +70,7 @@ def sigterm_says_goodbye_in_two_steps(server: Server) -> None:
 @probe(own_server=True)
 def sigterm_waits_for_a_request_whose_body_is_still_coming(server: Server) -> None:
     with Wire(server.address) as wire:
+        works(wire)
         stream = wire.stream()
         body = message(batch(new_job("q")).SerializeToString())
         wire.send(
