@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 
 import pytest
+import trio
 
+from sepp_trio import BrokerError
 from sepp_trio._version import __version__
 from sepp_trio.cli import main
 from tests.cli.helpers import COMMAND, sepp_trio
@@ -55,3 +58,40 @@ def test_a_reader_who_leaves_early_ends_it_without_a_word() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (FileNotFoundError(2, "No such file", "jobs"), 1, "sepp-trio serve: jobs: No such file\n"),
+        (OSError(24, "Too many open files"), 1, "sepp-trio serve: Too many open files\n"),
+        (BrokerError("one\n two"), 1, "sepp-trio serve: one two\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_fails_is_one_line(
+    error: BaseException,
+    code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trio, "run", fail)
+    assert main(["serve"]) == code
+    assert capsys.readouterr() == ("", words)
+
+
+def test_nohup_is_respected() -> None:
+    command = ("nohup", *COMMAND, "demo", "--no-crash", "--rows", "200")
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert b"200 rows, each there exactly once" in output

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import h2.connection
 import pytest
 import trio
 import trustme
@@ -69,14 +70,32 @@ async def test_a_parked_reserve_is_answered_when_it_stops() -> None:
         assert await trio.to_thread.run_sync(process.wait) == 0
 
 
+def call_without_an_end(address: str) -> socket.socket:
+    """A connection with a request whose body never ends: a drain waits for it."""
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)))
+    peer = h2.connection.H2Connection()
+    peer.initiate_connection()
+    path = "/sepp.v1.QueueService/GetServerInfo"
+    headers = {":method": "POST", ":scheme": "http", ":authority": "x", ":path": path}
+    peer.send_headers(
+        1, [*headers.items(), ("te", "trailers"), ("content-type", "application/grpc")]
+    )
+    connection.sendall(peer.data_to_send())
+    connection.recv(1)  # it has our request before anything that comes later
+    return connection
+
+
 async def test_a_second_signal_ends_it_at_once() -> None:
-    with started("serve", "--listen", "127.0.0.1:0") as process:
-        host, _, port = ready_address(process).rpartition(":")
-        with socket.create_connection((host, int(port))):  # says nothing, and stays
-            process.terminate()
-            await trio.sleep(0.3)
-            process.terminate()
-            assert await trio.to_thread.run_sync(process.wait) == 0
+    with (
+        started("serve", "--listen", "127.0.0.1:0") as process,
+        call_without_an_end(ready_address(process)),
+    ):
+        process.terminate()
+        await trio.sleep(0.5)
+        assert process.poll() is None
+        process.terminate()
+        assert await trio.to_thread.run_sync(process.wait) == 0
 
 
 async def test_a_unix_socket_is_an_address_and_is_gone_afterwards(tmp_path: Path) -> None:
