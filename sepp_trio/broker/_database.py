@@ -133,7 +133,7 @@ def _check_owner(path: str, application: int, version: int) -> None:
     if version != SCHEMA_VERSION:
         raise StoreError(
             path,
-            f"the file has schema version {version}; this version of sepp_trio has {SCHEMA_VERSION}",
+            f"the file has schema version {version}; this sepp_trio has {SCHEMA_VERSION}",
         )
 
 

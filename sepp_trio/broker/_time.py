@@ -21,7 +21,7 @@ def duration_ms(value: tuple[int, int]) -> int:
 def timestamp_ms(value: tuple[int, int]) -> int:
     """A point in time, cut to milliseconds (towards zero, as the real server cuts)."""
     total = nanos(value)
-    return total // 1_000_000 if total >= 0 else -(-total // 1_000_000)
+    return min(total // 1_000_000, NEVER) if total >= 0 else -(-total // 1_000_000)
 
 
 def to_wire(ms: int) -> tuple[int, int]:

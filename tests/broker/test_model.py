@@ -244,7 +244,7 @@ class EngineInFile(EngineAndModel):
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("machine", [EngineAndModel, EngineInFile])
 def test_engine_and_model_agree(machine: type[EngineAndModel]) -> None:
-    examples = settings.default.max_examples // (4 if machine.in_file else 1)  # type: ignore[union-attr]
+    examples = settings.default.max_examples // (10 if machine.in_file else 3)  # type: ignore[union-attr]
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None)
     )

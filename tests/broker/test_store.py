@@ -130,7 +130,7 @@ def test_another_schema_version_is_named(path: str) -> None:
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 7")
     database.close()
-    assert refusal(path) == "the file has schema version 7; this version of sepp_trio has 1"
+    assert refusal(path) == "the file has schema version 7; this sepp_trio has 1"
 
 
 def test_a_damaged_file_is_named_as_such(path: str) -> None:
