@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import trio
 from grpclib.const import Status
+from outcome import Value
 
 from ._client_role import ClientStream
 from ._errors import CallError
@@ -152,19 +153,16 @@ class Call(ClientStream):
 class TaskCall(Call):
     """A call whose task waits for it, with :meth:`abort` for its cancellation.
 
-    When the task is woken, ``error`` and ``reply`` are set.
+    The task is woken with the reply and the error.  They are not kept here:
+    the timer may know this object long after.
     """
 
-    __slots__ = ("error", "reply", "task")
+    __slots__ = ("task",)
 
     task: trio.lowlevel.Task
-    reply: Any
-    error: CallError | None
 
     def finish(self, reply: Any, error: CallError | None) -> None:
-        self.reply = reply
-        self.error = error
-        trio.lowlevel.reschedule(self.task)
+        trio.lowlevel.reschedule(self.task, Value((reply, error)))
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
         """The task was cancelled while it waited."""
@@ -178,7 +176,10 @@ class TaskCall(Call):
             # The caller's scope is over, and the server said so first: the
             # caller is cancelled, as if we had been quicker.
             await trio.sleep_until(self.deadline)
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # no cycle through the traceback
 
 
 class PendingCall(Call):
@@ -189,7 +190,9 @@ class PendingCall(Call):
     _on_done: Callable[[Any, CallError | None], None]
 
     def finish(self, reply: Any, error: CallError | None) -> None:
-        self._on_done(reply, error)
+        on_done = self._on_done
+        del self._on_done  # the timer may know this object long after
+        on_done(reply, error)
 
     def call_back(self, on_done: Callable[[Any, CallError | None], None]) -> None:
         """Where the result is to go."""
@@ -205,7 +208,9 @@ class PendingCall(Call):
 
     def cancel(self) -> None:
         """Undo the call: its callback is not called any more.  Idempotent."""
-        self.withdraw()
+        if not self.done:
+            self.withdraw()
+            del self._on_done
 
 
 def deadline_error() -> CallError:

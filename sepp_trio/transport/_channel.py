@@ -100,9 +100,14 @@ class Channel:
             await trio.lowlevel.checkpoint()
         call = self._task_call(method, request, b"", timeout, urgent, long_poll)
         # Here and not in a method of the call: each coroutine on the way costs.
-        await trio.lowlevel.wait_task_rescheduled(call.abort)
-        reply: Resp = call.reply if call.error is None else await call.fail(call.error)
-        return reply
+        reply: Resp
+        reply, error = await trio.lowlevel.wait_task_rescheduled(call.abort)
+        if error is None:
+            return reply
+        try:
+            await call.fail(error)
+        finally:
+            del error  # no cycle through the traceback
 
     def start_unary(
         self,
@@ -173,8 +178,13 @@ class Channel:
 
         async def perform(message: Any) -> Any:
             call = self._task_call(chosen, message, extra, timeout, False, False)
-            await trio.lowlevel.wait_task_rescheduled(call.abort)
-            return call.reply if call.error is None else await call.fail(call.error)
+            reply, error = await trio.lowlevel.wait_task_rescheduled(call.abort)
+            if error is None:
+                return reply
+            try:
+                await call.fail(error)
+            finally:
+                del error
 
         return StubCall(perform)
 
