@@ -25,7 +25,7 @@ async def take_orders(client: SeppClient, names: list[str]) -> None:
         await trio.sleep(0.1)
 
 
-async def main(path: str = "greetings.db") -> None:
+async def main(path: str) -> None:
     async with (
         open_broker(path) as broker,
         broker.open_client() as client,
@@ -40,4 +40,4 @@ async def main(path: str = "greetings.db") -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(main, sys.argv[1] if sys.argv[1:] else "greetings.db")

@@ -26,10 +26,10 @@ def thumbnails(count: int) -> Iterator[EnqueueRequest]:
         )
 
 
-async def main(address: str = "localhost:50051", jobs: str = "1000000") -> None:
+async def main(address: str, jobs: int) -> None:
     stored = known = refused = 0
     async with open_client(address) as client:
-        async for result in client.enqueue_many(thumbnails(int(jobs))):
+        async for result in client.enqueue_many(thumbnails(jobs)):
             if not isinstance(result, EnqueueAck):
                 refused += 1
                 print("refused:", result)
@@ -41,4 +41,5 @@ async def main(address: str = "localhost:50051", jobs: str = "1000000") -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    address = sys.argv[1] if sys.argv[1:] else "localhost:50051"
+    trio.run(main, address, int(sys.argv[2]) if sys.argv[2:] else 1_000_000)

@@ -31,7 +31,7 @@ def checksum(payload: Payload | None, ctx: JobCtx) -> None:
     print("checksum of", ctx.id)
 
 
-async def main(address: str = "localhost:50051") -> None:
+async def main(address: str) -> None:
     async with open_client(address) as client:
         worker = Worker(
             client,
@@ -48,4 +48,4 @@ async def main(address: str = "localhost:50051") -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(main, sys.argv[1] if sys.argv[1:] else "localhost:50051")
