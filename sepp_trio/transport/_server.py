@@ -133,17 +133,18 @@ class GrpcServer:
         return handler
 
     async def _serve(self, stream: trio.abc.Stream, peer: str) -> None:
-        if isinstance(stream, trio.SSLStream) and not await self._handshake(stream, peer):
-            return
-        link = ServerLink(self, stream, peer)
-        self._links.add(link)
         try:
-            await link.run()
+            if isinstance(stream, trio.SSLStream) and not await self._handshake(stream, peer):
+                return
+            link = ServerLink(self, stream, peer)
+            self._links.add(link)
+            try:
+                await link.run()
+            finally:
+                self._links.discard(link)
         except Exception:
             # A fault of this package: it must not reach the other connections.
             log.exception("%s: closed by an internal error", peer)
-        finally:
-            self._links.discard(link)
 
     async def _handshake(self, stream: trio.SSLStream[Any], peer: str) -> bool:
         with trio.move_on_after(self.config.handshake_timeout) as scope:

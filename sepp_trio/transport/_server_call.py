@@ -103,9 +103,10 @@ class ServerCall:
             await link.wait_room()
         data = link.server.codec.encode(message, self._handler.reply_type)
         if self._handler.cardinality.server_streaming:
-            self._part_written = trio.Event()
-            link.send(self, data)
-            await self._part_written.wait()
+            if not self._over:
+                self._part_written = trio.Event()
+                link.send(self, data)
+                await self._part_written.wait()
         elif self._reply is not None:
             raise RuntimeError("a unary call has one answer")
         else:
@@ -130,13 +131,13 @@ class ServerCall:
         cancelled when the peer leaves the call, and has its deadline.  Raises
         no ``Exception``; if it is cancelled, see :meth:`cancelled`.
         """
-        if self._over:
-            return self._settle()
         self._scope = scope
         timed = self._deadline != math.inf
         if timed:
             scope.deadline = self._deadline
         try:
+            if self._over:
+                return
             await self._handler.func(self)
             self._answer()
         except GRPCError as error:
@@ -151,12 +152,12 @@ class ServerCall:
             if rest is not None:
                 raise rest from None
         finally:
+            self._link.running -= 1
             self._reply = self._scope = None
             if timed:
                 scope.deadline = math.inf
             if not self._queued:
                 self._settle()
-        return None
 
     def cancelled(self) -> None:
         """The scope of :meth:`run` has caught a cancel: answer, if that is still wanted."""
@@ -169,6 +170,8 @@ class ServerCall:
         link = self._link
         if self._handler.cardinality.server_streaming:
             self._queued = link.refuse(self.stream, Status.OK, None)
+            if self._queued:
+                link.settle(self)
         elif self._reply is None:
             log.error("%s: the handler of %s gave no answer", link.peer, self.route)
             self._refuse(Status.INTERNAL, "internal error")
@@ -182,6 +185,9 @@ class ServerCall:
         if self._over:
             return
         self._over = True
+        if self._part_written is not None:
+            # For handlers that shield themselves: they must not wait for ever.
+            self._part_written.set()
         if self._queued:
             if not self.stream.local_ended:
                 self._settle()

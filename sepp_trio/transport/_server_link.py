@@ -59,6 +59,8 @@ class ServerLink:
         self.sending_since = math.inf
         """When the write under way began."""
         self.answers_sent = 0
+        self.running = 0
+        """Calls whose handlers have not ended."""
         self._stream = stream
         self._writer_idle = trio.lowlevel.ParkingLot()
         self._flushed = trio.lowlevel.ParkingLot()
@@ -81,7 +83,7 @@ class ServerLink:
         """
         with self._scope:
             async with trio.open_nursery() as nursery:
-                self._workers = Workers(nursery)
+                self.workers = Workers(nursery)
                 try:
                     with self._io_scope:
                         async with trio.open_nursery() as io_nursery:
@@ -91,7 +93,7 @@ class ServerLink:
                             io_nursery.cancel_scope.cancel(reason="the peer has left")
                 finally:
                     self._lose()
-                    self._workers.stop()
+                    self.workers.stop()
                     await trio.aclose_forcefully(self._stream)
         if self._scope.cancelled_caught:
             log.warning("%s: closed: still busy at the end of the drain", self.peer)
@@ -179,6 +181,8 @@ class ServerLink:
         self._held.clear()
         for call in list(self._calls.values()):
             call.lose()
+        self._unsent = 0
+        self._room.unpark_all()
 
     # Requests -------------------------------------------------------------------
 
@@ -198,7 +202,7 @@ class ServerLink:
             large = fault is RequestFault.MESSAGE_TOO_LARGE
             status = Status.OUT_OF_RANGE if large else Status.INTERNAL
             self.refuse(stream, status, fault.value)
-        elif len(self._calls) >= self.server.config.max_calls:
+        elif self.running >= self.server.config.max_calls:
             # Handlers that outlive their reset calls count as well.
             self.core.reset(stream, Code.REFUSED_STREAM)
         elif self.backlogged:
@@ -213,7 +217,7 @@ class ServerLink:
         except GRPCError as error:
             self.refuse(stream, error.status, error.message)
         except Exception:
-            log.exception("%s: authorize failed for %s", self.peer, stream.request.path)
+            log.exception("%s: authorize failed for %r", self.peer, stream.request.path)
             self.refuse(stream, Status.INTERNAL, "internal error")
         else:
             if stream.request.encoding in (None, "identity"):
@@ -225,8 +229,9 @@ class ServerLink:
     def _start(self, stream: ServerStream, handler: Handler) -> None:
         if stream.deadline is None:
             stream.deadline = _deadline(stream)
+        self.running += 1
         self._calls[stream.id] = call = ServerCall(self, stream, handler, stream.deadline)
-        self._workers.start(call)
+        self.workers.start(call)
 
     def _hold(self, stream: ServerStream, handler: Handler) -> None:
         self._held_bytes += len(stream.payload)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from ._blocks import Request
 
-_DRAIN_PING = b"drained?"
+_DRAIN_PING = bytes.fromhex("0b7ba2f08b9bfe54")
+"""The real server's payload."""
 _REMEMBERED_CLOSED = 1024
 
 

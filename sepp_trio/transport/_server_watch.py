@@ -29,6 +29,7 @@ async def watch(link: ServerLink) -> None:
         return
     progress, since = _progress(link), trio.current_time()
     while not core.closed:
+        link.workers.rest()
         now = trio.current_time()
         if link.awaited_sign is None and now >= link.heard + config.keepalive_interval:
             link.awaited_sign = now

@@ -33,9 +33,11 @@ class Workers:
         self._nursery = nursery
         self._idle: list[_Seat] = []
         self._stopped = False
+        self._used = False
 
     def start(self, call: ServerCall) -> None:
         """Run a call, soon."""
+        self._used = True
         if self._idle:
             seat = self._idle.pop()
             seat.call = call
@@ -46,6 +48,15 @@ class Workers:
     def stop(self) -> None:
         """Let the tasks end: those that wait at once, the others after their calls."""
         self._stopped = True
+        self._dismiss()
+
+    def rest(self) -> None:
+        """Give back what waits for calls, if there were none since this was called last."""
+        if not self._used:
+            self._dismiss()
+        self._used = False
+
+    def _dismiss(self) -> None:
         while self._idle:
             trio.lowlevel.reschedule(self._idle.pop().task)
 

@@ -282,6 +282,67 @@ async def test_a_status_cannot_follow_half_a_streamed_message(
         assert harness.service.undelivered == [b"x"]
 
 
+async def test_a_streaming_handler_that_shields_itself_does_not_wait_for_a_peer_that_left(
+    autojump_clock: MockClock,
+) -> None:
+    sent: list[bytes] = []
+
+    async def handler(call: ServerCall) -> None:
+        with trio.CancelScope(shield=True):
+            for message in (b"one", b"two", b"three"):
+                await call.send_message(message)
+                sent.append(message)
+
+    server = GrpcServer(
+        {ECHO: Handler(handler, Cardinality.UNARY_STREAM, bytes, bytes)}, codec=BytesCodec()
+    )
+    async with trio.open_nursery() as nursery:
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(server.serve_stream, theirs)
+        client = RawClient(ours, polite=False)
+        await client.start({4: 10})
+        await client.send(client.call(1, ECHO))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent == [b"one"]
+        await ours.aclose()
+    assert sent == [b"one", b"two", b"three"]
+
+
+async def test_nothing_is_kept_of_calls_that_are_over(autojump_clock: MockClock) -> None:
+    async with open_harness() as harness:
+        client = await harness.client()
+        (link,) = harness.server._links
+        harness.service.release.set()
+        for route in (ECHO, FAIL, PARK, WATCH):
+            for message in (b"", b"me", b"bad"):
+                await client.request(route, message)
+        number = client.new_id()
+        await client.send(client.call(number, PARK, b"", ("grpc-timeout", "1n")))
+        await client.answer(number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (link._calls, link.core.streams, link.running) == ({}, {}, 0)
+        # Nor of the tasks, when there were no calls for a while.
+        await client.until(lambda: len(client.pings) == 2)
+        assert link.workers._idle == []
+        assert (await client.request(ECHO, b"on")).messages == [b"on"]
+
+
+async def test_a_stream_with_faults_of_its_own_harms_nobody_else(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("not what streams raise")
+
+    async with open_harness() as harness:
+        ours, theirs = trio.testing.memory_stream_pair()
+        theirs.receive_stream.receive_some_hook = fail
+        harness.nursery.start_soon(harness.server.serve_stream, theirs)
+        await RawClient(ours).drained()
+        assert "not what streams raise" in caplog.text
+        client = await harness.client()
+        assert (await client.request(ECHO, b"fine")).messages == [b"fine"]
+
+
 async def test_streams_of_requests_are_refused_at_once(autojump_clock: MockClock) -> None:
     async def handler(call: ServerCall) -> None: ...
 

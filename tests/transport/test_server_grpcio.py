@@ -155,7 +155,7 @@ async def test_a_stream_of_answers() -> None:
         watch = channel.unary_stream(WATCH)(b"abc")
         got = [next(watch) for _ in range(3)]
         watch.cancel()
-        service.release.set()
+        trio.from_thread.run_sync(service.release.set)
         return got + list(channel.unary_stream(WATCH)(b"de"))
 
     assert await with_client(use, service) == [b"a", b"b", b"c", b"d", b"e"]
