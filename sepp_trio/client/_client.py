@@ -182,8 +182,9 @@ class SeppClient(Caller):
         which costs them an attempt (their last one: they are dead-lettered unseen). Hence a
         call that started less than 0.5 s ago is not cut off at once but given that time,
         and if it brings jobs they are returned in place of the cancel, which then strikes
-        at the next checkpoint. After that a waiting call is cut off, at the risk that a job
-        came in that very moment. To stop polling without a risk, let the wait run out.
+        at the next checkpoint. After that a waiting call is cut off (and an answer that
+        crosses within 0.05 s is returned likewise), at the risk that a job came in that very
+        moment. To stop polling without a risk, let the wait run out.
 
         Raises:
             UnknownQueuesError: the server is strict and does not declare some queue.

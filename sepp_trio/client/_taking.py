@@ -18,6 +18,9 @@ from ..transport import CallError, Channel, Method
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
+_CROSSING = 0.05
+"""Seconds for an answer that was under way when the call was reset."""
+
 
 async def take(
     channel: Channel,
@@ -33,7 +36,8 @@ async def take(
 
     A checkpoint. A cancel is held up until the answer is there, for at most ``settle``
     seconds: from the cancel, or with ``parks`` from the start, as a call that is still
-    unanswered then is waiting and takes nothing. Then the call is reset.
+    unanswered then is waiting and takes nothing. Then the call is reset, and an answer that
+    crosses the reset has 0.05 s.
 
     Raises:
         CallError: the call failed.
@@ -57,6 +61,10 @@ async def take(
         since = started if parks else trio.current_time()
         with trio.CancelScope(deadline=since + settle, shield=True):
             await done.wait()
+        if not outcome:
+            pending.reset()
+            with trio.CancelScope(deadline=trio.current_time() + _CROSSING, shield=True):
+                await done.wait()
         if not outcome or isinstance(outcome[0], CallError) or not brings(outcome[0]):
             pending.cancel()
             raise
