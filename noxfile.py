@@ -66,11 +66,20 @@ def conformance(session: nox.Session) -> None:
     The real server is `SEPP_BIN`, or `sepp` on PATH, or what `.ci/run` built.
     """
     session.install("-e", ".[demo]", "--group", "test")
-    found = os.environ.get("SEPP_BIN") or shutil.which("sepp") or built_server()
-    if found is None:
-        session.warn("no real server: the suite runs on the embedded one only")
-    env = {"SEPP_BIN": found} if found else {}
+    env = real_server(session)
     run(session, 10, "python", "-m", "pytest", "tests/conformance", *session.posargs, **env)
+
+
+@nox.session(python=FLOOR)
+def bench(session: nox.Session) -> None:
+    """The benchmarks still run, and lose nothing; far too short for figures to quote."""
+    session.install("-e", ".", "--group", "test")
+    env = real_server(session)
+    for server in ("embedded", "real") if env else ("embedded",):
+        road = ("benchmarks.no_job_lost", "--server", server, "--jobs", "5000")
+        run(session, 3, "python", "-m", *road, **env)
+    sizes = ("--jobs", "2000", "--in-flight", "16", "--auto-extend", "on", "--rounds", "1")
+    run(session, 3, "python", "-m", "benchmarks.compare", *sizes, **env)
 
 
 @nox.session(python=FLOOR)
@@ -83,7 +92,13 @@ def simulate(session: nox.Session) -> None:
     run(session, 90, "python", "-m", "tests.simulation", *session.posargs)
 
 
-def built_server() -> str | None:
+def real_server(session: nox.Session) -> dict[str, str]:
+    """The environment in which the real server is found; empty, with a warning, without one."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    binary = cache / "sepp-trio" / "real" / "bin" / "sepp"
-    return str(binary) if binary.exists() else None
+    built = cache / "sepp-trio" / "real" / "bin" / "sepp"
+    found = os.environ.get("SEPP_BIN") or shutil.which("sepp")
+    if not found and built.exists():
+        found = str(built)
+    if not found:
+        session.warn("no real server: the embedded one only")
+    return {"SEPP_BIN": found} if found else {}
