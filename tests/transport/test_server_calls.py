@@ -338,6 +338,7 @@ async def test_a_stream_with_faults_of_its_own_harms_nobody_else(
         theirs.receive_stream.receive_some_hook = fail
         harness.nursery.start_soon(harness.server.serve_stream, theirs)
         await RawClient(ours).drained()
+        await trio.testing.wait_all_tasks_blocked()
         assert "not what streams raise" in caplog.text
         client = await harness.client()
         assert (await client.request(ECHO, b"fine")).messages == [b"fine"]
