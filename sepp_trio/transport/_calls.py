@@ -117,10 +117,12 @@ class Call(ClientStream):
         self.settle(reply, None)
 
     def broken(self, code: int, reason: str, *, unprocessed: bool) -> None:
-        self.connection = None
+        connection, self.connection = self.connection, None
         if self.done:
             return
-        if not unprocessed or not self.dispatcher.repeat(self):
+        # A connection that goes on has refused this one call.
+        refused = connection is not None and connection.accepting
+        if not unprocessed or not self.dispatcher.repeat(self, refused=refused):
             self.settle(None, self._judge(from_reset(code, reason, unprocessed=unprocessed)))
 
     def oversized(self, size: int) -> None:

@@ -115,12 +115,14 @@ class Dispatcher:
         else:
             call.connection.reset(call)
 
-    def repeat(self, call: Call) -> bool:
-        """Queue a call again that the peer has not taken up; False: often enough."""
+    def repeat(self, call: Call, *, refused: bool) -> bool:
+        """Queue a call again that the peer has not taken up; False: often enough.
+
+        ``refused``: by a peer that goes on, which is not asked again at once.
+        """
         if self.closed:
             return False
-        if self.link is not None and self.link.core.accepting:
-            # Refused, though the peer goes on: not again at once.
+        if refused:
             call.refusals += 1
             if call.refusals > _MOST_REFUSALS:
                 return False
@@ -133,6 +135,8 @@ class Dispatcher:
         queue[call] = None
         queue.move_to_end(call, last=False)
         self._wanted.set()
+        if self.link is not None:
+            self.link.wake()
         return True
 
     def try_again(self, repeat: _Repeat) -> None:

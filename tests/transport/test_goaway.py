@@ -85,6 +85,26 @@ async def test_calls_above_the_last_stream_are_repeated_in_order(
     assert [r.message for r in network.peers[1].requests.values()] == [b"2", b"3", b"4"]
 
 
+async def test_the_second_step_of_a_drain_moves_calls_to_the_connection_already_made(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    network = Network()
+    results: list[object] = []
+    async with open_channel(network.connect, authority="peer") as channel:
+        old = network.peers[0]
+        for name in (b"1", b"2", b"3"):
+            channel.start_unary(ECHO, name, lambda *got: results.append(got), timeout=None)
+            await old.request()
+        await old.send(goaway(LAST, 0))
+        nursery.start_soon(network.serve, 1)
+        await channel.wait_ready()
+        await old.send(goaway(1, 0))
+        start = trio.current_time()
+        await trio.testing.wait_all_tasks_blocked()
+        assert results == [(b"2", None), (b"3", None)]
+        assert trio.current_time() == start
+
+
 async def test_a_call_below_the_last_stream_is_not_repeated(nursery: trio.Nursery) -> None:
     """Trial 45, transport half: it may have been processed."""
     network = Network()
