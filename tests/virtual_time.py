@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ def run_on_leaping_clock(
 
 
 def mark_room(items: Iterable[pytest.Item], conftest: str) -> None:
-    """Let all tests beside ``conftest`` run so."""
+    """Let all async tests beside ``conftest`` run so."""
     room = Path(conftest).parent
     for item in items:
-        if room in item.path.parents:
+        if room in item.path.parents and inspect.iscoroutinefunction(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.trio(run=run_on_leaping_clock))

@@ -73,6 +73,8 @@ class HeldLease:
         "_interval",
         "_keeper",
         "_margin",
+        "_scope",
+        "_shield",
         "_timer",
         "_turn",
         "attempt",
@@ -84,7 +86,6 @@ class HeldLease:
         "limit",
         "lost",
         "phase",
-        "scope",
         "settled",
         "usual",
         "worker_id",
@@ -106,7 +107,6 @@ class HeldLease:
         self.job_id = job_id
         self.attempt = attempt
         self.worker_id = worker_id
-        self.scope = trio.CancelScope(shield=shield)
         self.end = inf
         self.expires_at: records.Timestamp | None = None
         self.limit = inf
@@ -115,6 +115,8 @@ class HeldLease:
         self.lost: str | None = None
         self.phase = Phase.HELD
         self.settled: trio.Event | None = None
+        self._scope: trio.CancelScope | None = None
+        self._shield = shield
         self._keeper = keeper
         self._asked = asked
         self._interval = interval
@@ -128,6 +130,12 @@ class HeldLease:
         self._beat_over: trio.Event | None = None
         self._failures = 0
         self._turn: trio.Lock | None = None
+
+    @property
+    def scope(self) -> trio.CancelScope:
+        """What the holder runs in; there once the lease's end is known."""
+        assert self._scope is not None
+        return self._scope
 
     # ---- the verdict ----
 
@@ -215,8 +223,12 @@ class HeldLease:
 
     def _set_deadline(self) -> None:
         # While an ack is on its way it has the lease's end as its own deadline.
-        end = self.end - self._margin if self.phase is Phase.HELD else inf
-        self.scope.deadline = min(end, self.limit)
+        deadline = min(self.end - self._margin if self.phase is Phase.HELD else inf, self.limit)
+        if self._scope is None:
+            # Made late, because to set a scope's deadline costs more than to make one with it.
+            self._scope = trio.CancelScope(deadline=deadline, shield=self._shield)
+        else:
+            self._scope.deadline = deadline
 
     # ---- the heartbeat ----
 
@@ -365,7 +377,6 @@ class HeldLease:
         must have looked at ``check`` and ``phase``.
         """
         self.phase = Phase.SETTLING
-        self._set_deadline()
 
         def done(verdict: Verdict, response: Any, error: CallError | None) -> None:
             if verdict is Verdict.LOST and error is not None:
@@ -388,6 +399,8 @@ class HeldLease:
         self._refuse_if_over()
         outcome: list[tuple[Verdict, Any, CallError | None]] = []
         self.settled = trio.Event()
+        self.phase = Phase.SETTLING
+        self._set_deadline()  # the holder is in its scope, and waits as long as it takes
         self.settle(method, request, lambda *result: outcome.append(result))
         await self.settled.wait()
         [(verdict, response, error)] = outcome

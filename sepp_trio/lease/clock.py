@@ -27,8 +27,9 @@ class Grant(NamedTuple):
     """What an answer says about a lease, on Trio's clock."""
 
     end: float
-    """Never later than the server's end of the lease, if ``certain``; nor than the receipt
-    plus what was granted, ever."""
+    """Never later than the server's end of the lease, if ``certain``, but for what the clocks
+    drift apart while it lasts (a holder's margin is larger); nor than the receipt plus what
+    was granted, ever."""
 
     length: float
     """Seconds of lease left at its receipt, or what was granted where that is known."""
@@ -95,13 +96,15 @@ class ServerClock:
             usual: Seconds that the server granted last time for the same wish.
         """
         low, high = self._bounds(received)
-        expected = min(asked, self.longest_lease) if usual is None else min(asked, usual)
+        slack = _SLACK + 2 * self._round_trip
+        expected = full = min(asked, self.longest_lease)
+        if usual is not None and abs(usual - full) > slack:
+            expected = min(asked, usual)
         # The offset that this answer shows if the server granted what is expected.
         shown_low = expires_at - expected - received
         shown_high = expires_at - expected + _TICK - sent
-        slack = _SLACK + 2 * self._round_trip
         if self.known and shown_low <= high + slack and shown_high >= low - slack:
-            if expected in (asked, self.longest_lease):  # known to the millisecond
+            if expected == full:  # known to the millisecond
                 self._narrow(shown_low, shown_high, low, high, received)
             end = min(expires_at - self._high_at(received), received + asked)
             return Grant(end, expected, certain=True)

@@ -191,6 +191,10 @@ class Poller:
             if not good:
                 run.counters.reserves_empty += 1
                 self._came_early = now - self._sent < min(_EARLY, self._wait / 2)
+            if good and not run.slots.wanted() and not run.stop.draining.is_set():
+                # The jobs that have just come start in the next turn of the scheduler. The loop
+                # shall not run among them: it would reserve for those few that are done by then.
+                return
         else:
             run.counters.reserves_failed += 1
         run.signal.set()
