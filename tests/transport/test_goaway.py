@@ -96,8 +96,10 @@ async def test_the_second_step_of_a_drain_moves_calls_to_the_connection_already_
             channel.start_unary(ECHO, name, lambda *got: results.append(got), timeout=None)
             await old.request()
         await old.send(goaway(LAST, 0))
+        await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(network.serve, 1)
         await channel.wait_ready()
+        assert channel.statistics().connections == 2
         await old.send(goaway(1, 0))
         start = trio.current_time()
         await trio.testing.wait_all_tasks_blocked()
