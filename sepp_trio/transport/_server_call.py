@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grpclib.const import Handler
 
     from ._server_link import ServerLink
-    from ._server_role import ServerStream
+    from ._server_stream import ServerStream
 
 log = logging.getLogger("sepp_trio.transport.server")
 

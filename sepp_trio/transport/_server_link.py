@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,7 +15,8 @@ from ._frames import Code, ConnectionFault
 from ._http2 import Http2Config
 from ._server_answers import HEADERS_TOO_LARGE, OK_TRAILERS, ONLY_IDENTITY, parse_timeout
 from ._server_call import ServerCall, log
-from ._server_role import RequestFault, ServerConnection, ServerStream
+from ._server_role import ServerConnection
+from ._server_stream import RequestFault, ServerStream
 from ._server_watch import watch
 from ._server_workers import Workers
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _WINDOW = 1024 * 1024
 _READ_SIZE = 64 * 1024
 _CONTROL_LIMIT = 64 * 1024
-CLOSE_TIMEOUT = 1.0
+_CLOSE_TIMEOUT = 1.0
 """Seconds that a goodbye may take."""
 
 
@@ -70,7 +71,7 @@ class ServerLink:
         # From the start of their tasks until these have ended and the answers have left.
         self._calls: dict[int, ServerCall] = {}
         # Complete requests that wait until the peer has taken more of what waits for it.
-        self._held: deque[tuple[ServerStream, Handler]] = deque()
+        self._held: dict[ServerStream, Handler] = {}
         self._held_bytes = 0
         self._unsent = 0
 
@@ -141,7 +142,7 @@ class ServerLink:
                         break
             # A close with unread bytes would take the goodbye with it: the
             # peer is to close first.
-            self._io_scope.deadline = trio.current_time() + CLOSE_TIMEOUT
+            self._io_scope.deadline = trio.current_time() + _CLOSE_TIMEOUT
             if isinstance(stream, trio.abc.HalfCloseableStream):
                 await stream.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -172,7 +173,7 @@ class ServerLink:
     def _fault(self, fault: ConnectionFault) -> None:
         hostile = fault.code is Code.ENHANCE_YOUR_CALM
         log.log(logging.WARNING if hostile else logging.INFO, "%s: closed: %s", self.peer, fault)
-        self._io_scope.deadline = trio.current_time() + CLOSE_TIMEOUT
+        self._io_scope.deadline = trio.current_time() + _CLOSE_TIMEOUT
         self._lose()
 
     def _lose(self) -> None:
@@ -195,6 +196,8 @@ class ServerLink:
         if fault is RequestFault.HEADERS_TOO_LARGE:
             self.core.refuse(stream, HEADERS_TOO_LARGE, Code.PROTOCOL_ERROR)
             return
+        if stream.deadline is None:
+            stream.deadline = _deadline(stream)
         handler = self._admit(stream)
         if handler is None:
             return
@@ -227,19 +230,23 @@ class ServerLink:
         return None
 
     def _start(self, stream: ServerStream, handler: Handler) -> None:
-        if stream.deadline is None:
-            stream.deadline = _deadline(stream)
+        assert stream.deadline is not None
         self.running += 1
         self._calls[stream.id] = call = ServerCall(self, stream, handler, stream.deadline)
         self.workers.start(call)
 
     def _hold(self, stream: ServerStream, handler: Handler) -> None:
-        self._held_bytes += len(stream.payload)
-        if self._held_bytes > self.server.config.max_buffered_bytes:
-            self._held_bytes -= len(stream.payload)
+        size = len(stream.payload)
+        if self._held_bytes + size > self.server.config.max_buffered_bytes:
             self.core.reset(stream, Code.REFUSED_STREAM)
         else:
-            self._held.append((stream, handler))
+            self._held_bytes += size
+            self._held[stream] = handler
+            stream.on_reset = partial(self._let_go, stream)
+
+    def _let_go(self, stream: ServerStream) -> Handler:
+        self._held_bytes -= len(stream.payload)
+        return self._held.pop(stream)
 
     # Answers --------------------------------------------------------------------
 
@@ -290,10 +297,8 @@ class ServerLink:
 
     def _release(self) -> None:
         while self._held and not self.backlogged:
-            stream, handler = self._held.popleft()
-            self._held_bytes -= len(stream.payload)
-            if stream.open and stream.id in self.core.streams:
-                self._start(stream, handler)
+            stream = next(iter(self._held))
+            self._start(stream, self._let_go(stream))
 
 
 def _deadline(stream: ServerStream) -> float:

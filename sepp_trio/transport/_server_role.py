@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -31,69 +30,15 @@ from ._headers import MAX_HEADER_LIST
 from ._http2 import Connection, Goaway, Http2Config
 from ._sending import Stream
 from ._server_requests import RequestDecoder
+from ._server_stream import RequestFault, ServerStream, check_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ._blocks import Request
 
 _DRAIN_PING = bytes.fromhex("0b7ba2f08b9bfe54")
 """The real server's payload."""
 _REMEMBERED_CLOSED = 1024
-
-
-class RequestFault(enum.Enum):
-    """Why a request cannot be handed to a handler."""
-
-    HEADERS_TOO_LARGE = "the headers are larger than allowed"
-    MESSAGE_TOO_LARGE = "the message is larger than allowed"
-    NO_MESSAGE = "there is no message"
-    COMPRESSED = "the message is compressed, or its flag is wrong"
-    CUT_OFF = "the message does not end where it says"
-
-
-class ServerStream(Stream):
-    """A call that came in.
-
-    ``request`` are its headers; ``payload`` the message, if ``fault`` is None.
-    ``on_reset`` may be set: called once, within ``feed``, if the peer resets
-    the call before its answer has been taken for writing.  ``on_written`` may
-    be set: called within :meth:`ServerConnection.written`, when all of the
-    answer has been written (or all of a part of it, see ``ServerConnection.send``).
-    """
-
-    __slots__ = (
-        "deadline",
-        "fault",
-        "feed_number",
-        "on_reset",
-        "on_written",
-        "payload",
-        "received",
-        "request",
-        "timeout",
-    )
-
-    fault: RequestFault | None
-    payload: bytes
-
-    def __init__(self, request: Request, timeout: str | None, feed_number: int) -> None:
-        super().__init__(b"")
-        self.request = request
-        self.timeout = timeout
-        self.deadline: float | None = None
-        """For the driver's use."""
-        self.feed_number = feed_number
-        self.fault = None
-        self.payload = b""
-        self.received = 0
-        self.on_reset: Callable[[], None] | None = None
-        self.on_written: Callable[[], None] | None = None
-
-    @property
-    def open(self) -> bool:
-        """Whether the peer still waits and no answer has been queued."""
-        return self.offset == -1 and not self.local_ended
 
 
 class ServerConnection(Connection):
@@ -328,7 +273,7 @@ class ServerConnection(Connection):
         if stream.fault is None:
             body = stream.body
             self._drop_body(stream)
-            fault = _check_messages(body)
+            fault = check_messages(body)
             if fault is None:
                 stream.payload = bytes(body[5 : 5 + int.from_bytes(body[1:5], "big")])
             self._offer(stream, fault)
@@ -413,20 +358,3 @@ class ServerConnection(Connection):
         self._closed_streams[number] = ours
         if len(self._closed_streams) > _REMEMBERED_CLOSED:
             self._closed_streams.popitem(last=False)
-
-
-def _check_messages(body: bytes | bytearray) -> RequestFault | None:
-    """What is wrong with a request's body.
-
-    The first of several whole messages is taken, as the real server does.
-    """
-    if not body:
-        return RequestFault.NO_MESSAGE
-    at, end = 0, len(body)
-    while at < end:
-        if end - at < 5:
-            return RequestFault.CUT_OFF
-        if body[at]:
-            return RequestFault.COMPRESSED
-        at += 5 + int.from_bytes(body[at + 1 : at + 5], "big")
-    return None if at == end else RequestFault.CUT_OFF

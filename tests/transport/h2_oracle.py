@@ -21,7 +21,8 @@ from sepp_trio.transport._client_role import ClientConnection, ClientStream
 from sepp_trio.transport._frames import GOAWAY, PREFACE
 from sepp_trio.transport._headers import encode_block
 from sepp_trio.transport._http2 import Http2Config
-from sepp_trio.transport._server_role import ServerConnection, ServerStream
+from sepp_trio.transport._server_role import ServerConnection
+from sepp_trio.transport._server_stream import ServerStream
 
 REQUEST = [
     (":method", "POST"),

@@ -18,7 +18,8 @@ from sepp_trio.transport._frames import (
 )
 from sepp_trio.transport._http2 import Http2Config
 from sepp_trio.transport._sending import WRITE_SIZE
-from sepp_trio.transport._server_role import ServerConnection, ServerStream
+from sepp_trio.transport._server_role import ServerConnection
+from sepp_trio.transport._server_stream import ServerStream
 
 from .h2_oracle import HEAD_BLOCK, REQUEST_BLOCK, TRAILER_BLOCK, Call, ClientWorld, prefixed
 from .peer import HEADS, data, headers, message, rst_stream, window_update

@@ -16,6 +16,7 @@ from tests.transport.hostile import (
     data,
     ping,
     prefixed,
+    reset,
     settings,
     window_update,
 )
@@ -144,11 +145,29 @@ async def test_requests_that_wait_are_bounded_and_may_be_reset(autojump_clock: M
         for number in (3, 5, 7):
             await client.send(client.call(number, ECHO, b"y" * 100_000))
         assert (await client.answer(7)).reset == 7
-        await client.send(b"\0\0\4\3\0\0\0\0\3\0\0\0\x08")
+        await client.send(reset(3))
         await wait_all_tasks_blocked()
         await client.send(settings({4: 1_000_000}))
         assert (await client.answer(5)).messages == [b"y" * 100_000]
         assert harness.service.started == [b"x" * 2000, b"y" * 100_000]
+
+
+async def test_requests_that_wait_and_are_reset_leave_nothing_behind(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_harness(ServerConfig(max_unsent_bytes=1000)) as harness:
+        client = await harness.client({4: 0}, polite=False)
+        (link,) = harness.server._links
+        await client.send(client.call(1, ECHO, b"x" * 2000))
+        await wait_all_tasks_blocked()
+        for number in range(3, 203, 2):
+            await client.send(client.call(number, ECHO, b"y" * 1000))
+            await wait_all_tasks_blocked()
+            assert link._held_bytes == 1000
+            await client.send(reset(number))
+            await wait_all_tasks_blocked()
+        assert (link._held, link._held_bytes) == ({}, 0)
+        assert client.goaways == []
 
 
 async def test_a_connection_lost_with_requests_waiting_starts_none_of_them(
