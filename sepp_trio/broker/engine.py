@@ -305,8 +305,7 @@ class Engine:
         limit = min(self._config.storage.sweep_limit, _SWEEP_AT_ONCE)
         for job in store.take_due(now, limit):
             self._put(job, now, now)
-        for job in store.expired(now, limit):
-            store.end_lease(job.id)
+        for job in store.take_expired(now, limit):
             if job.attempt < job.max_attempts:
                 self._put(job._replace(attempt=job.attempt + 1), now, now)
             else:

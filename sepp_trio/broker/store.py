@@ -199,13 +199,15 @@ class Store:
         """The job is leased no more; the caller says where it goes."""
         self._execute("DELETE FROM leased WHERE id = ?", (job_id,))
 
-    def expired(self, now: int, limit: int) -> list[StoredJob]:
-        """Leased jobs whose lease has ended, longest first."""
+    def take_expired(self, now: int, limit: int) -> list[StoredJob]:
+        """Remove and return the leased jobs whose lease has ended, longest first; the caller says
+        where they go."""
         rows = self._execute(
             "SELECT id, seq, queue, rank, enqueued_at, attempt, max_attempts FROM leased"
             " WHERE expires_at <= ? ORDER BY expires_at LIMIT ?",
             (now, limit),
-        )
+        ).fetchall()
+        self._execute_many("DELETE FROM leased WHERE id = ?", [row[:1] for row in rows])
         return list(map(StoredJob._make, rows))
 
     # ---- Scheduled jobs ----

@@ -10,7 +10,6 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from sepp_trio.broker import ApiKey, BrokerConfig, QueueConfig, open_broker
-from sepp_trio.broker.health import HealthCheckRequest
 from sepp_trio.errors import (
     AttemptMismatchError,
     BatchValidationError,
@@ -135,52 +134,6 @@ async def test_an_empty_list_of_keys_lets_nobody_in(autojump_clock: MockClock) -
     async with open_broker(config=nobody) as broker, broker.open_client(api_key="k") as client:
         with pytest.raises(UnauthenticatedError):
             await client.get_server_info()
-
-
-# ---- Health ----
-
-
-async def check(channel: Any, service: bytes) -> str | bytes:
-    method: Method[bytes, bytes] = Method("/grpc.health.v1.Health/Check", bytes, bytes)
-    try:
-        answer: bytes = await channel.unary(method, service, timeout=5)
-    except GRPCError as error:
-        return error.status.name
-    return answer
-
-
-def named(service: str) -> bytes:
-    return bytes((0x0A, len(service))) + service.encode()
-
-
-async def test_health_is_told_without_a_key(autojump_clock: MockClock) -> None:
-    async with open_broker(config=KEYED) as broker, channel_to(broker) as channel:
-        assert await check(channel, b"") == b"\x08\x01"
-        assert await check(channel, named("sepp.v1.QueueService")) == b"\x08\x01"
-        assert await check(channel, named("grpc.health.v1.Health")) == "NOT_FOUND"
-        assert await check(channel, b"\x0a\x05abc") == "INTERNAL"
-
-
-@pytest.mark.parametrize(
-    ("data", "service"),
-    [
-        (b"", ""),
-        (named("a"), "a"),
-        (b"\x10\x96\x01" + named("b") + b"\x1a\x01x", "b"),
-        (b"\x11" + b"x" * 8 + b"\x1d" + b"x" * 4, ""),
-        (b"\x0a\x80", None),
-        (b"\x0a\x02\xff\xfe", None),
-        (b"\x0b", None),
-        (b"\xff" * 11, None),
-        (b"\x11abc", None),
-    ],
-)
-def test_a_health_request_is_read(data: bytes, service: str | None) -> None:
-    if service is None:
-        with pytest.raises(ValueError):
-            HealthCheckRequest.decode(data)
-    else:
-        assert HealthCheckRequest.decode(data).service == service
 
 
 # ---- Hostile values ----
