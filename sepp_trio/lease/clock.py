@@ -95,6 +95,7 @@ class ServerClock:
             sent, received: When the request left and the answer came.
             usual: Seconds that the server granted last time for the same wish.
         """
+        asked = _as_granted(asked)
         low, high = self._bounds(received)
         slack = _SLACK + 2 * self._round_trip
         expected = full = min(asked, self.longest_lease)
@@ -118,6 +119,7 @@ class ServerClock:
 
     def reread(self, expires_at: float, asked: float, received: float) -> Grant:
         """Read an answer again, after the server's time was asked for."""
+        asked = _as_granted(asked)
         end = min(expires_at - self._high_at(received), received + asked)
         return Grant(end, max(end - received, 0.0), certain=True)
 
@@ -125,8 +127,12 @@ class ServerClock:
         self, shown_low: float, shown_high: float, low: float, high: float, received: float
     ) -> None:
         """Take in the offset that an ordinary answer shows: this is what follows a drift."""
-        if shown_low > high or shown_high < low:
-            self._low, self._high = shown_low, shown_high
+        if shown_low > high:
+            # A hair beyond what is known. An answer that let us wait does not bound the other
+            # side: what it shows there may be off by the whole wait.
+            self._low, self._high = shown_low, min(shown_high, shown_low + _SLACK)
+        elif shown_high < low:
+            self._low, self._high = max(shown_low, shown_high - _SLACK), shown_high
         else:
             self._low, self._high = max(low, shown_low), min(high, shown_high)
         self._at = received
@@ -137,3 +143,8 @@ class ServerClock:
 
     def _high_at(self, now: float) -> float:
         return self._high + _DRIFT * abs(now - self._at)
+
+
+def _as_granted(asked: float) -> float:
+    """The seconds of lease that the server makes of a wish: it cuts to whole milliseconds."""
+    return max(int(asked * 1000 + 1e-6), 1) / 1000
