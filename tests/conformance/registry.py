@@ -63,7 +63,7 @@ class Env:
     async def sleep(self, seconds: float) -> None:
         await self.loop.sleep(seconds)
 
-    async def eventually(self, check: Callable[[], bool], within: float = 8.0) -> None:
+    async def eventually(self, check: Callable[[], bool], within: float = 15.0) -> None:
         """Wait until `check` is true; fail after `within` seconds."""
         deadline = self.loop.now() + within
         while not check():

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # So many that the run is short, so few that two cores keep up with the timers.
 AT_ONCE = 24
+# Of a whole run; every scenario has a limit of its own, this is for one that ignores it.
+LONGEST = 150.0
 
 for _module in pkgutil.iter_modules(scenarios.__path__):
     importlib.import_module(f"{scenarios.__name__}.{_module.name}")
@@ -70,11 +72,17 @@ def run_scenarios(
     chosen = [SCENARIOS[name] for name in names]
 
     async def one(chosen: Scenario) -> None:
-        if chosen.own_server:
-            server = Server(kind, chosen.config, durable=True)
+        if not chosen.own_server:
+            await on(chosen, servers.shared(kind, chosen.config))
+            return
+        server = Server(kind, chosen.config, durable=True)
+        try:
             await loop.in_thread(server.start)
-        else:
-            server = servers.shared(kind, chosen.config)
+            await on(chosen, server)
+        finally:
+            server.close()
+
+    async def on(chosen: Scenario, server: Server) -> None:
 
         async def body() -> None:
             async with contextlib.AsyncExitStack() as stack:
@@ -85,11 +93,7 @@ def run_scenarios(
                     env.face = await env.connect()
                 await chosen.function(env)
 
-        try:
-            await loop.limited(chosen.limit, body)
-        finally:
-            if chosen.own_server:
-                await loop.in_thread(server.close)
+        await loop.limited(chosen.limit, body)
 
     async def kept(chosen: Scenario) -> None:
         try:
@@ -116,5 +120,13 @@ def run_scenarios(
     except ServerError as error:
         # One server that does not start speaks for all that would be tried after it.
         return {scenario.name: error for scenario in chosen}
-    loop.run(main)
+
+    async def bounded() -> None:
+        with contextlib.suppress(TimeoutError):
+            await loop.limited(LONGEST, main)
+
+    loop.run(bounded)
+    for scenario in chosen:
+        late = TimeoutError(f"not ended {LONGEST} s after the run began, whatever its own limit")
+        outcomes.setdefault(scenario.name, late)
     return outcomes

@@ -1,5 +1,8 @@
 """Starting the server under test: the real one or the embedded one, with the same TOML file.
 
+The embedded one keeps jobs in memory, or in a file if it is to be `durable` or is of the kind
+EMBEDDED_FILE. The real one always has a file.
+
 Both are processes on a loopback port of their own choice, with an empty directory that is
 removed at the end. A scenario that owns its server may terminate, kill and start it again.
 """
@@ -22,6 +25,7 @@ from pathlib import Path
 import trustme
 
 EMBEDDED = "embedded"
+EMBEDDED_FILE = "embedded_file"
 REAL = "real"
 HOW_TO_GET_IT = (
     "no real sepp server: name its binary in SEPP_BIN or put it on PATH"
@@ -32,6 +36,7 @@ _LISTENING = {
     # The real server logs "queue server listening ... addr=127.0.0.1:PORT".
     REAL: re.compile(r"queue server listening.*addr=(127\.0\.0\.1:\d+)"),
     EMBEDDED: re.compile(r"listening on (127\.0\.0\.1:\d+)"),
+    EMBEDDED_FILE: re.compile(r"listening on (127\.0\.0\.1:\d+)"),
 }
 
 
@@ -63,7 +68,7 @@ class Server:
         self.kind = kind
         self._directory = Path(tempfile.mkdtemp(prefix=f"sepp-{kind}-"))
         self.configure(config)
-        self._durable = durable
+        self._durable = durable or kind == EMBEDDED_FILE
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self.log: deque[str] = deque(maxlen=200)

@@ -1,5 +1,7 @@
 """One suite, two servers, two clients: every scenario against every pair of them.
 
+The embedded server comes with either of its stores: in memory, and in a file.
+
 A scenario's outcome is the same whichever server answers: nothing here asks which one it is.
 The scenarios of a pair run side by side when the first of them is asked for (see runner.py);
 each test then reports one of them.
@@ -14,12 +16,19 @@ import pytest
 from tests.conformance.configs import DRIVERS
 from tests.conformance.registry import SCENARIOS
 from tests.conformance.runner import run_scenarios
-from tests.conformance.servers import EMBEDDED, HOW_TO_GET_IT, REAL, real_binary
+from tests.conformance.servers import EMBEDDED, EMBEDDED_FILE, HOW_TO_GET_IT, REAL, real_binary
 from tests.conformance.unobserved import SKIPPED
 
 if TYPE_CHECKING:
     from tests.conformance.runner import Servers
 
+PAIRS = [
+    (EMBEDDED, "sepp_trio"),
+    (EMBEDDED, "sepp_py"),
+    (EMBEDDED_FILE, "sepp_trio"),
+    (REAL, "sepp_trio"),
+    (REAL, "sepp_py"),
+]
 _WITHOUT_REAL = pytest.mark.skipif(real_binary() is None, reason=HOW_TO_GET_IT)
 _outcomes: dict[tuple[str, str], dict[str, BaseException | None]] = {}
 
@@ -40,9 +49,10 @@ def _parameters() -> list[object]:
                 ),
             ],
         )
-        for kind in (EMBEDDED, REAL)
-        for driver in DRIVERS
+        for kind, driver in PAIRS
         for scenario in SCENARIOS.values()
+        # These have a file in any case.
+        if not (kind == EMBEDDED_FILE and scenario.own_server)
     ]
 
 

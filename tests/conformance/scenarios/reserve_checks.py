@@ -242,7 +242,6 @@ async def a_wait_below_one_millisecond_is_none(env: Env) -> None:
 async def a_big_answer_comes_whole(env: Env) -> None:
     queue = env.queue()
     payload = (bytes(range(256)) * 4096, "raw")  # 1 MiB
-    for _ in range(2):
-        await env.enqueue(*[NewJob(queue, payload=payload)] * 10)
+    await env.enqueue(*[NewJob(queue, payload=payload)] * 10)
     jobs = await env.face.reserve([queue], max_jobs=20)
-    assert [job.payload == payload for job in jobs] == [True] * 20
+    assert [job.payload == payload for job in jobs] == [True] * 10
