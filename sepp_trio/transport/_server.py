@@ -61,6 +61,7 @@ class GrpcServer:
         self._services = {route.rpartition("/")[0] for route in handlers}
         self._authorize = authorize
         self._links: set[ServerLink] = set()
+        self._handshakes: set[trio.CancelScope] = set()
         self._open = 0
         self._full = False
 
@@ -113,6 +114,8 @@ class GrpcServer:
         if not self.draining.is_set():
             self.draining.set()
             deadline = trio.current_time() + self.config.drain_timeout
+            for scope in self._handshakes:
+                scope.cancel(reason="the server stops")
             for link in self._links:
                 link.start_drain(deadline)
 
@@ -148,18 +151,23 @@ class GrpcServer:
 
     async def _handshake(self, stream: trio.SSLStream[Any], peer: str) -> bool:
         with trio.move_on_after(self.config.handshake_timeout) as scope:
+            self._handshakes.add(scope)
             try:
                 await stream.do_handshake()
-            except (trio.BrokenResourceError, ssl.SSLError) as error:
+            except trio.BrokenResourceError as error:
                 log.info("%s: closed: no TLS: %s", peer, error.__cause__ or error)
                 return False
+            finally:
+                self._handshakes.discard(scope)
+        if self.draining.is_set():
+            return False
         if scope.cancelled_caught:
             log.info("%s: closed: no TLS handshake in time", peer)
             return False
         if stream.selected_alpn_protocol() not in (None, "h2"):
             log.info("%s: closed: it offers no h2 in ALPN", peer)
             return False
-        return not self.draining.is_set()
+        return True
 
     def _has_room(self, peer: str) -> bool:
         full = self._open >= self.config.max_connections

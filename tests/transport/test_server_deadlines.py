@@ -8,7 +8,7 @@ from grpclib.const import Cardinality, Handler
 from trio.testing import MockClock
 
 from sepp_trio.transport import GrpcServer, ServerCall
-from tests.transport.hostile import RawClient, data, prefixed
+from tests.transport.hostile import END_HEADERS, HEADERS, RawClient, data, frame, prefixed
 from tests.transport.server_tools import ECHO, PARK, STUBBORN, BytesCodec, open_harness
 
 CANCELLED = 1
@@ -115,3 +115,32 @@ async def test_handlers_see_the_deadline(autojump_clock: MockClock) -> None:
         await client.request(ECHO)
         await ours.aclose()
     assert seen == [pytest.approx(7), float("inf")]
+
+
+async def test_a_header_that_only_looks_like_a_timeout_is_none(autojump_clock: MockClock) -> None:
+    # The decoder looks for the literal at the end of a block; here it stands
+    # within the value of another header.
+    async with open_harness() as harness:
+        client = await harness.client()
+        value = b"odd\x10\x0cgrpc-timeout\x021n"
+        block = client.head(1, PARK)[9:] + b"\x10\x05x-odd" + bytes((len(value),)) + value
+        await client.send(frame(HEADERS, END_HEADERS, 1, block), data(1, prefixed(b"me")))
+        await trio.sleep(20)
+        harness.service.release.set()
+        assert (await client.answer(1)).messages == [b"me"]
+
+
+async def test_a_timeout_is_found_wherever_it_stands(autojump_clock: MockClock) -> None:
+    async with open_harness() as harness:
+        client = await harness.client()
+        literal = b"\x10\x0cgrpc-timeout\x021S"
+        plain = client.head(1, PARK)[9:]
+        other = client.block([("x-other", "1")])
+        for block in (plain + literal, plain + literal + other, plain + other + literal):
+            number = client.new_id()
+            start = trio.current_time()
+            await client.send(
+                frame(HEADERS, END_HEADERS, number, block), data(number, prefixed(b""))
+            )
+            assert (await client.answer(number)).status == CANCELLED
+            assert trio.current_time() - start == pytest.approx(1)

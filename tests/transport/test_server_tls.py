@@ -145,3 +145,13 @@ async def test_client_certificates_are_the_context_s_matter(
         await stream.aclose()
 
     await _with_port(server_context, use)
+
+
+async def test_a_drain_does_not_wait_for_handshakes(server_context: ssl.SSLContext) -> None:
+    server = GrpcServer(Service().handlers(), codec=BytesCodec())
+    async with open_port(server, server_context) as port:
+        with trio.fail_after(5):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as silent:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                server.start_drain()
+                assert await silent.receive_some() == b""
