@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sepp_trio.cli import main
 from tests.cli.helpers import is_empty, sepp_trio, session_of, started
 
 
@@ -106,28 +107,29 @@ def test_a_dead_server_ends_the_demo_with_one_line(temp: Path) -> None:
     assert is_empty(temp)
 
 
-def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_not_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mine.db"
     file.write_text("mine")
-    result = sepp_trio("demo", "--db", str(file))
-    assert result.returncode == 1
-    assert (
-        result.stderr == f"sepp-trio demo: --db {file}: exists already; the demo wants a new file\n"
-    )
+    assert main(["demo", "--db", str(file)]) == 1
+    line = f"sepp-trio demo: --db {file}: exists already; the demo wants a new file\n"
+    assert capsys.readouterr().err == line
     assert file.read_text() == "mine"
 
 
-def test_a_directory_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "none" / "airports.db"
-    result = sepp_trio("demo", "--db", str(file))
-    assert result.returncode == 1
-    assert result.stderr == f"sepp-trio demo: --db {file}: No such file or directory\n"
+    assert main(["demo", "--db", str(file)]) == 1
+    line = f"sepp-trio demo: --db {file}: No such file or directory\n"
+    assert capsys.readouterr().err == line
 
 
-def test_more_rows_than_there_are_is_one_line() -> None:
-    result = sepp_trio("demo", "--rows", "1000000")
-    assert result.returncode == 1
-    assert result.stderr.startswith("sepp-trio demo: --rows 1000000: airports.csv has ")
+def test_more_rows_than_there_are_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--rows", "1000000"]) == 1
+    assert capsys.readouterr().err.startswith("sepp-trio demo: --rows 1000000: airports.csv has ")
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from sepp_trio import (
     UnauthenticatedError,
     open_client,
 )
-from tests.cli.helpers import ready_address, sepp_trio, started
+from sepp_trio.cli import main
+from tests.cli.helpers import ready_address, started
 
 
 def stopped_by(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> str:
@@ -184,30 +185,36 @@ def no_database(directory: Path) -> list[str]:
     ],
 )
 def test_what_keeps_it_from_starting_is_one_line(
-    arguments_in: Callable[[Path], list[str]], word: str, tmp_path: Path
+    arguments_in: Callable[[Path], list[str]],
+    word: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    result = sepp_trio("serve", *arguments_in(tmp_path))
-    assert result.returncode == 1
-    assert result.stderr.startswith("sepp-trio serve: ")
-    assert result.stderr.count("\n") == 1
-    assert word in result.stderr
-    assert not result.stdout
+    assert main(["serve", *arguments_in(tmp_path)]) == 1
+    output, errors = capsys.readouterr()
+    assert errors.startswith("sepp-trio serve: ")
+    assert errors.count("\n") == 1
+    assert word in errors
+    assert not output
 
 
-def test_a_port_that_is_taken_is_one_line() -> None:
+def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = sepp_trio("serve", "--listen", address)
-    assert result.returncode == 1
-    assert result.stderr == f"sepp-trio serve: cannot listen on {address}: the port is in use\n"
+        assert main(["serve", "--listen", address]) == 1
+    line = f"sepp-trio serve: cannot listen on {address}: the port is in use\n"
+    assert capsys.readouterr() == ("", line)
 
 
-async def test_a_file_that_is_in_use_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_in_use_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["serve", "--db", str(tmp_path / "jobs.db"), "--listen", "127.0.0.1:0"]
     with started(*arguments) as process:
         ready_address(process)
-        result = sepp_trio(*arguments)
-        assert result.returncode == 1
-        assert "jobs.db" in result.stderr
-        assert result.stderr.count("\n") == 1
+        assert main(arguments) == 1
+        output, errors = capsys.readouterr()
+        assert not output
+        assert "jobs.db" in errors
+        assert errors.count("\n") == 1
         stopped_by(process)
