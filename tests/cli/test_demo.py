@@ -95,14 +95,16 @@ def test_a_stop_at_any_time_leaves_nothing_behind(
     assert not database.exists()
 
 
-def test_a_dead_server_ends_the_demo_with_one_line(temp: Path) -> None:
-    with started("demo", TMPDIR=str(temp)) as process:
+@pytest.mark.parametrize("name", ["server", "worker"])
+def test_a_process_that_dies_ends_the_demo_with_one_line(name: str, temp: Path) -> None:
+    with started("demo", "--no-crash", TMPDIR=str(temp)) as process:
         assert process.stdout is not None
-        line = next(line for line in process.stdout if line.startswith("server"))
+        line = next(line for line in process.stdout if line.startswith(name))
         os.kill(int(line.split("process ")[1].split(",")[0]), signal.SIGKILL)
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 1
-        assert errors == "sepp-trio demo: the server ended early, with exit code -9\n"
+        who = "the server" if name == "server" else name
+        assert errors == f"sepp-trio demo: {who} ended early, with exit code -9\n"
         assert not session_of(process)
     assert is_empty(temp)
 

@@ -1,8 +1,9 @@
 """What a worker process tells the demo, and what the demo learns from it.
 
-A worker writes one line per event to its standard output: the kind, the chunk's first row and
-the attempt that the job was on. Nothing here takes part in the import: a worker that is killed
-loses what it had not yet said, and the proof reads the file, not this.
+A worker says on its standard output that it is ready, and then writes one line per event: the
+kind, the chunk's first row and the attempt that the job was on. Nothing here takes part in the
+import: a worker that is killed loses what it had not yet said, and the proof reads the file, not
+this.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, Literal, TypeAlias, cast
 from ._errors import DemoError
 
 Kind: TypeAlias = Literal["began", "committed", "skipped"]
+READY: Final = "ready"
 _KINDS: Final = ("began", "committed", "skipped")
 
 

@@ -16,7 +16,7 @@ from ...errors import ClientError
 from ...types import EnqueueAck, ReserveOptions
 from .._nursery import plain_nursery
 from ._errors import DemoError
-from ._events import Event, Tally
+from ._events import READY, Event, Tally
 from ._jobs import LEASE, QUEUE, jobs_for
 from ._processes import lines_of, python_child, stop
 from ._report import Report
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ._progress import Console
 
 _CHUNK_ROWS = 100
-_READY = "listening on "
+_LISTENING = "listening on "
 _WORKER = "sepp_trio.cli.demo._worker"
 _QUIET_AFTER_KILL = LEASE + 1.5
 """Seconds after which every job that the killed worker held has been delivered again: its leases,
@@ -158,6 +158,8 @@ class _Demo:
             self._console.line(name, f"process {process.pid}, importing")
             killed = False
             async with aclosing(lines_of(process)) as lines:
+                if await anext(lines, None) != READY:
+                    raise DemoError(f"{name} ended early, with exit code {await stop(process)}")
                 with trio.move_on_at(self._enough()) as following:
                     async for line in lines:
                         self._tally.add(Event.parse(line))
@@ -188,7 +190,7 @@ async def _ready_address(server: trio.Process) -> str:
     """The address in the server's ready line."""
     async with aclosing(lines_of(server)) as lines:
         async for line in lines:
-            return line.removeprefix(_READY)
+            return line.removeprefix(_LISTENING)
     raise DemoError(f"the server ended early, with exit code {await server.wait()}")
 
 

@@ -14,7 +14,7 @@ import trio
 from ...client import open_client
 from ...types import Payload
 from ...worker import JobCtx, Worker, run_until_signal
-from ._events import Event
+from ._events import READY, Event
 from ._jobs import JOB_TYPE, LEASE, QUEUE, chunk_in
 from ._source import Source
 from ._target import Target
@@ -36,7 +36,9 @@ async def work(address: str, source: Source, target: Target) -> None:
                 fresh = await trio.to_thread.run_sync(target.import_chunk, chunk, rows, ctx.attempt)
             _say(Event("committed" if fresh else "skipped", chunk.start, ctx.attempt))
 
-        await run_until_signal(worker)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run_until_signal, worker)
+            print(READY, flush=True)
 
 
 def _say(event: Event) -> None:
