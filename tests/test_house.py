@@ -115,7 +115,7 @@ def test_the_producer_and_worker_take_twenty_lines() -> None:
     assert len([line for line in SNIPPETS[0].splitlines() if line.strip()]) <= 20
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.split()[-3][:12])
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=["worker", "own loop", "real server"])
 def test_the_snippets_run_as_they_stand(snippet: str, tmp_path: Path, served_address: str) -> None:
     program = tmp_path / "snippet.py"
     # A port of our own, where the page has the well-known one.
