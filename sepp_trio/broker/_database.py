@@ -17,8 +17,6 @@ from sepp_trio.errors import StoreError
 
 from .config import PersistMode
 
-MEMORY: Final = ":memory:"
-
 APPLICATION_ID: Final = 0x53457054
 SCHEMA_VERSION: Final = 1
 
@@ -63,25 +61,35 @@ _CACHE_KIB: Final = 65_536
 _LOCK_TIMEOUT: Final = 1.0
 
 
-def open_database(path: str, persist_mode: PersistMode) -> sqlite3.Connection:
-    """Open or create the database. Blocks on the disk.
+IN_MEMORY: Final = "(in memory)"
+
+
+def open_database(path: str | None, persist_mode: PersistMode) -> sqlite3.Connection:
+    """Open or create the database; in memory without a path. Blocks on the disk.
 
     :raises StoreError: it is locked, damaged, another program's or another version's, or cannot
         be read, written or created.
     """
-    if path != MEMORY:
+    if path is not None:
         _check_header(path)
+    name = IN_MEMORY if path is None else path
     try:
         connection = sqlite3.connect(
-            path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
+            # Absolute, for some names have a meaning of their own to SQLite.
+            ":memory:" if path is None else os.path.abspath(path),
+            timeout=_LOCK_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
         )
     except sqlite3.Error as error:
-        raise StoreError(path, _why_not_opened(path, error)) from error
+        raise StoreError(name, _why_not_opened(path, error)) from error
     try:
-        _prepare(connection, path, persist_mode)
+        _prepare(connection, name)
+        if path is not None:
+            _make_durable(connection, name, persist_mode)
     except sqlite3.Error as error:
         _close_quietly(connection)
-        raise StoreError(path, _why_not_opened(path, error)) from error
+        raise StoreError(name, _why_not_opened(path, error)) from error
     except BaseException:
         _close_quietly(connection)
         raise
@@ -113,7 +121,7 @@ _WORDS: Final = {
 def _check_header(path: str) -> None:
     """Refuse files that are not ours before SQLite, which may change them, touches them."""
     try:
-        with open(path, "rb") as file:
+        with open(os.path.abspath(path), "rb") as file:
             header = file.read(100)
     except FileNotFoundError:
         return
@@ -137,7 +145,8 @@ def _check_owner(path: str, application: int, version: int) -> None:
         )
 
 
-def _prepare(connection: sqlite3.Connection, path: str, persist_mode: PersistMode) -> None:
+def _prepare(connection: sqlite3.Connection, name: str) -> None:
+    """Take the file, make the tables if it is new, and check that it is ours if it is not."""
     execute = connection.execute
     # Before the first access: then the log's index is in memory, and the file ours alone.
     execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -149,7 +158,7 @@ def _prepare(connection: sqlite3.Connection, path: str, persist_mode: PersistMod
             execute(f"PRAGMA application_id = {APPLICATION_ID}")
             execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         _check_owner(
-            path,
+            name,
             execute("PRAGMA application_id").fetchone()[0],
             execute("PRAGMA user_version").fetchone()[0],
         )
@@ -161,22 +170,25 @@ def _prepare(connection: sqlite3.Connection, path: str, persist_mode: PersistMod
     execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     execute("PRAGMA secure_delete = OFF")
     execute("PRAGMA temp_store = MEMORY")
-    if path != MEMORY:
-        if execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise StoreError(path, "its file system cannot hold a write-ahead log")
-        # FULL syncs the log at each commit; NORMAL only when the log is folded back, so that a
-        # loss of power takes the last commits but leaves the file sound.
-        execute(f"PRAGMA synchronous = {'NORMAL' if persist_mode == 'buffer' else 'FULL'}")
-        execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        # A log that one giant transaction has blown up is cut back when it is next reused.
-        execute(f"PRAGMA journal_size_limit = {4 * _LOG_PAGES * 4096}")
 
 
-def _why_not_opened(path: str, error: sqlite3.Error) -> str:
+def _make_durable(connection: sqlite3.Connection, name: str, persist_mode: PersistMode) -> None:
+    execute = connection.execute
+    if execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise StoreError(name, "its file system cannot hold a write-ahead log")
+    # FULL syncs the log at each commit; NORMAL only when the log is folded back, so that a loss
+    # of power takes the last commits but leaves the file sound.
+    execute(f"PRAGMA synchronous = {'NORMAL' if persist_mode == 'buffer' else 'FULL'}")
+    execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+    # A log that one giant transaction has blown up is cut back when it is next reused.
+    execute(f"PRAGMA journal_size_limit = {4 * _LOG_PAGES * 4096}")
+
+
+def _why_not_opened(path: str | None, error: sqlite3.Error) -> str:
     """SQLite only says that it could not; say what is wrong with the path."""
     name = getattr(error, "sqlite_errorname", "")
-    directory = os.path.dirname(os.path.abspath(path))
-    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+    if path is not None and name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        directory = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(directory):
             return f"its directory {directory} does not exist"
         if not os.access(directory, os.W_OK) or (

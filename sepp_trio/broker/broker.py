@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -27,6 +28,8 @@ from .service import ApiKeyCheck, QueueService, ServerCodec
 from .store import Store
 
 T = TypeVar("T")
+
+log = logging.getLogger("sepp_trio.broker")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,9 +59,10 @@ class Broker:
             ),
             authorize=ApiKeyCheck(config, service.name),
         )
-        # Where connections in memory are served; there until the block ends.
+        # Where connections in memory are served; there until the drain is over.
         self._connections: trio.Nursery | None = None
-        self._disconnected = trio.Event()
+        # Whatever serves connections, and the event of its end.
+        self._serving: dict[trio.CancelScope, trio.Event] = {}
 
     def open_client(
         self,
@@ -116,8 +120,11 @@ class Broker:
             listeners: list[trio.abc.Listener[Any]] = list(listening.listeners)
             if context is not None:
                 listeners = [tls_listener(listener, context) for listener in listeners]
-            task_status.started(listening.address)
-            await self._server.serve(listeners)
+            elif self._config.api_keys and not listening.address.startswith("unix:"):
+                log.warning("API keys reach %s in plain text: TLS is off", listening.address)
+            with self._as_serving():
+                task_status.started(listening.address)
+                await self._server.serve(listeners)
         finally:
             with trio.CancelScope(shield=True):
                 await listening.aclose()
@@ -135,26 +142,38 @@ class Broker:
         return BrokerStatistics(self._store.depths(), self._committer.statistics())
 
     async def _run_connections(self, *, task_status: trio.TaskStatus[None]) -> None:
-        try:
-            async with trio.open_nursery() as self._connections:
-                task_status.started()
-                await self._drained.wait()
-                # From here on the server takes no connections; those that there are end.
-        finally:
-            self._connections = None
-            self._disconnected.set()
+        with self._as_serving():
+            try:
+                async with trio.open_nursery() as self._connections:
+                    task_status.started()
+                    await self._drained.wait()
+                    # From here on the server takes no connections; those that there are end.
+            finally:
+                self._connections = None
+
+    @contextmanager
+    def _as_serving(self) -> Iterator[None]:
+        """What runs in this block is waited for, or cancelled, before the broker closes."""
+        ended = trio.Event()
+        with trio.CancelScope() as scope:
+            self._serving[scope] = ended
+            try:
+                yield
+            finally:
+                del self._serving[scope]
+                ended.set()
 
     async def _finish(self) -> None:
-        """Drain, and wait for the clients in memory."""
+        """Drain, and wait until nobody is served any more."""
         self.start_drain()
-        await self._disconnected.wait()
+        for ended in tuple(self._serving.values()):
+            await ended.wait()
 
     async def _close(self) -> None:
         """End what is left of the connections, and apply what they have left behind."""
-        self.start_drain()
-        if self._connections is not None:
-            self._connections.cancel_scope.cancel(reason="the broker closes")
-        await self._disconnected.wait()
+        for scope in self._serving:
+            scope.cancel(reason="the broker closes")
+        await self._finish()
         self._committer.stop()
 
 

@@ -152,7 +152,7 @@ class Committer:
     def give_back(self, leases: Sequence[Lease]) -> None:
         """Make jobs ready again that were leased to somebody who never got them."""
         if leases and not self._stopped:
-            self._operations.append(_Operation(lambda _: self._engine.give_back(leases)))
+            self._operations.append(_Operation(lambda now: self._engine.give_back(leases, now)))
             self._alarm.set()
 
     def start_drain(self) -> None:

@@ -196,11 +196,11 @@ class Engine:
             self._due(expires_at)
         return leases
 
-    def give_back(self, leases: Sequence[Lease]) -> None:
+    def give_back(self, leases: Sequence[Lease], now: int) -> None:
         """Undo leases that nobody has seen: ready again, with the same attempt number. Those that
         have ended meanwhile are left alone."""
         for lease in leases:
-            job = self._store.leased(lease.job_id)
+            job = self._store.leased(lease.job_id, now)
             if job is not None and job.attempt == lease.attempt:
                 self._store.end_lease(job.id)
                 self._store.add_ready(job)
@@ -208,12 +208,12 @@ class Engine:
 
     # ---- Ack, nack, extend ----
 
-    def ack(self, request: records.AckRequest) -> records.AckResponse:
+    def ack(self, request: records.AckRequest, now: int) -> records.AckResponse:
         """The job is done.
 
         :raises GRPCError: NOT_FOUND or FAILED_PRECONDITION.
         """
-        job = self._held(request)
+        job = self._held(request, now)
         self._store.end_lease(job.id)
         self._store.remove(job)
         return records.AckResponse(request.job_id)
@@ -223,7 +223,7 @@ class Engine:
 
         :raises GRPCError: NOT_FOUND or FAILED_PRECONDITION.
         """
-        job = self._held(request)
+        job = self._held(request, now)
         self._store.end_lease(job.id)
         retry = request.retry
         rejected = retry is not None and retry.dead_letter is not None
@@ -246,7 +246,7 @@ class Engine:
 
         :raises GRPCError: NOT_FOUND or FAILED_PRECONDITION.
         """
-        job = self._held(request)
+        job = self._held(request, now)
         longest = self._config.settings_of(job.queue).max_lease_duration_ms
         expires_at = after(now, min(lease_ms, longest))
         self._store.set_expiry(job.id, expires_at)
@@ -254,13 +254,13 @@ class Engine:
         return records.ExtendResponse(request.job_id, to_wire(expires_at))
 
     def _held(
-        self, request: records.AckRequest | records.NackRequest | records.ExtendRequest
+        self, request: records.AckRequest | records.NackRequest | records.ExtendRequest, now: int
     ) -> StoredJob:
         """The job, if the caller's lease is the one that runs."""
         job = None
         # Ids are compared letter by letter, and ours are in lower case.
         if request.job_id == request.job_id.lower():
-            job = self._store.leased(uuid.UUID(request.job_id).bytes)
+            job = self._store.leased(uuid.UUID(request.job_id).bytes, now)
         if job is None:
             raise GRPCError(Status.NOT_FOUND, "job not found")
         if job.attempt != request.attempt:

@@ -121,7 +121,7 @@ class QueueService:
 
     async def _ack(self, _: ServerStream, request: records.AckRequest) -> records.AckResponse:
         validation.check_ack(request)
-        return await self._committer.submit(lambda _: self._engine.ack(request))
+        return await self._committer.submit(lambda now: self._engine.ack(request, now))
 
     async def _nack(self, _: ServerStream, request: records.NackRequest) -> records.NackResponse:
         validation.check_nack(request)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sepp_trio.errors import StoreError
 
-from ._database import MEMORY, in_words, open_database
+from ._database import IN_MEMORY, in_words, open_database
 from .config import PersistMode
 
 
@@ -59,8 +59,7 @@ class Store:
 
         :raises StoreError: the file cannot be used; says why.
         """
-        self.path = path or MEMORY
-        self._connection = open_database(self.path, persist_mode)
+        self._connection = open_database(path, persist_mode)
         self._execute = self._connection.execute
         self._execute_many = self._connection.executemany
         # Rows that were added in this transaction and not yet written.
@@ -73,7 +72,7 @@ class Store:
             self._load()
         except sqlite3.Error as error:
             self.close()
-            raise StoreError(self.path, in_words(error)) from error
+            raise StoreError(path or IN_MEMORY, in_words(error)) from error
 
     def _load(self) -> None:
         for table in ("ready", "scheduled", "leased"):
@@ -182,12 +181,12 @@ class Store:
 
     # ---- Leased jobs ----
 
-    def leased(self, job_id: bytes) -> StoredJob | None:
-        """The job if it is leased now."""
+    def leased(self, job_id: bytes, now: int) -> StoredJob | None:
+        """The job if it is under a lease that has not ended, swept or not."""
         row = self._execute(
             "SELECT id, seq, queue, rank, enqueued_at, attempt, max_attempts"
-            " FROM leased WHERE id = ?",
-            (job_id,),
+            " FROM leased WHERE id = ? AND expires_at > ?",
+            (job_id, now),
         ).fetchone()
         return None if row is None else StoredJob._make(row)
 

@@ -51,7 +51,7 @@ class Running:
         """Ack; the status."""
         request = records.AckRequest(str(uuid.UUID(bytes=lease.job_id)), lease.attempt)
         try:
-            await self.committer.submit(lambda _: self.engine.ack(request))
+            await self.committer.submit(lambda now: self.engine.ack(request, now))
         except GRPCError as error:
             return error.status.name
         return "OK"

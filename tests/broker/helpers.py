@@ -138,7 +138,7 @@ class Rig:
         request = records.AckRequest(job_id, attempt)
         check_ack(request)
         with self.batch():
-            assert self.engine.ack(request) == records.AckResponse(job_id)
+            assert self.engine.ack(request, self.now) == records.AckResponse(job_id)
 
     def nack(
         self,

@@ -14,7 +14,7 @@ import trio
 import trustme
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from sepp_trio.broker import BrokerConfig, ListenConfig, open_broker
+from sepp_trio.broker import ApiKey, BrokerConfig, ListenConfig, open_broker
 from sepp_trio.client import SeppClient, open_client
 from sepp_trio.errors import BrokerError, ConfigError, ConnectError, StoreError
 from sepp_trio.transport import Channel, ServerConfig, open_channel, tcp_connector
@@ -258,6 +258,28 @@ async def test_serving_ends_when_the_broker_has_drained() -> None:
         await trio.open_tcp_stream("127.0.0.1", int(address.rpartition(":")[2]))
 
 
+async def test_a_broker_that_closes_waits_for_whoever_serves_it() -> None:
+    async with trio.open_nursery() as nursery, open_broker() as broker:
+        address: str = await nursery.start(broker.serve, "127.0.0.1:0")
+
+        async def client() -> None:
+            async with channel_of(address) as channel:
+                assert await reserve(channel, wait=100) == []
+
+        nursery.start_soon(client)
+        await until(lambda: broker.statistics().committer.parked == 1)
+
+
+async def test_a_cancelled_block_ends_whoever_serves_it() -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(10), trio.CancelScope() as scope:
+            async with open_broker() as broker:
+                address: str = await nursery.start(broker.serve, "127.0.0.1:0")
+                async with channel_of(address):
+                    scope.cancel()
+                    await trio.sleep_forever()
+
+
 async def until(true: Callable[[], bool]) -> None:
     """Wait for something in another task that sends no word of it."""
     while not true():  # noqa: ASYNC110
@@ -311,6 +333,18 @@ async def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
             with pytest.raises(ConfigError) as caught:
                 await broker.serve("127.0.0.1:0")
         assert caught.value.field == field
+
+
+async def test_keys_in_plain_text_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyed = BrokerConfig(api_keys=(ApiKey("a", "k1"),))
+    for address, warned in [(f"unix:{tmp_path / 's'}", False), ("127.0.0.1:0", True)]:
+        async with open_broker(config=keyed) as broker, trio.open_nursery() as nursery:
+            await nursery.start(broker.serve, address)
+            assert ("plain text" in caplog.text) == warned
+            nursery.cancel_scope.cancel()
+    assert "k1" not in caplog.text
 
 
 # ---- Files ----

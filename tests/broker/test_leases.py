@@ -222,7 +222,7 @@ def test_a_lease_given_back_unseen_spends_no_attempt(rig: Rig) -> None:
     rig.ack(str(uuid.UUID(bytes=leases[1].job_id)))
     with rig.batch():
         rig.engine.woken.clear()
-        rig.engine.give_back(leases)
+        rig.engine.give_back(leases, rig.now)
         assert rig.engine.woken == {"q"}
     assert rig.take().attempt == 1
     assert rig.depth() == 1
@@ -235,8 +235,20 @@ def test_a_lease_that_ended_cannot_be_given_back(rig: Rig) -> None:
     rig.now += 10
     assert rig.take().attempt == 2
     with rig.batch():
-        rig.engine.give_back(leases)
+        rig.engine.give_back(leases, rig.now)
     assert rig.reserve() == []
+
+
+def test_a_lease_that_ended_is_over_even_if_nobody_swept(rig: Rig) -> None:
+    """Trial 57: ack, nack and extend give the same answer at every moment."""
+    job_id = rig.add()
+    rig.take(lease=100)
+    rig.engine.due_at = 2**63 - 1
+    rig.now += 99
+    rig.extend(job_id, lease=50)
+    rig.engine.due_at = 2**63 - 1
+    rig.now += 50
+    assert three_calls(rig, job_id, 1) == {"NOT_FOUND"}
 
 
 def test_what_is_left_of_a_sweep_is_due_at_once(make_rig: MakeRig) -> None:

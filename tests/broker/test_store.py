@@ -145,6 +145,15 @@ def test_a_damaged_file_is_named_as_such(path: str) -> None:
     assert refusal(path) == "the file is damaged"
 
 
+def test_a_name_that_means_something_to_sqlite_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (":memory:", "file:x?mode=memory"):
+        Store(name).close()
+    assert sorted(os.listdir()) == [":memory:", "file:x?mode=memory"]
+
+
 def test_an_empty_file_becomes_a_database(path: str) -> None:
     Path(path).touch()
     Store(path).close()
@@ -159,11 +168,12 @@ def test_a_creation_cut_short_is_taken_up_again(path: str, monkeypatch: pytest.M
     Store(path).close()
 
 
-@pytest.mark.parametrize("kind", ["directory", "no such directory", "beneath a file"])
+@pytest.mark.parametrize("kind", ["directory", "nothing", "no such directory", "beneath a file"])
 def test_a_path_that_cannot_be_used_is_explained(tmp_path: Path, kind: str) -> None:
     (tmp_path / "file").touch()
     path, why = {
         "directory": (tmp_path, "Is a directory"),
+        "nothing": ("", "Is a directory"),
         "no such directory": (tmp_path / "a" / "b.db", "does not exist"),
         "beneath a file": (tmp_path / "file" / "b.db", "Not a directory"),
     }[kind]
