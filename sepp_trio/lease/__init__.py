@@ -12,6 +12,7 @@ from ._held import TIMED_OUT as TIMED_OUT
 from ._held import HeldLease as HeldLease
 from ._held import epoch_seconds as epoch_seconds
 from ._held import tells_loss as tells_loss
+from ._states import Beats as Beats
 from ._states import Phase as Phase
 from ._states import Verdict as Verdict
 from ._wheel import Timer as Timer

@@ -20,7 +20,7 @@ from ..errors import JobNotFoundError, LeaseLostError, MalformedResponseError
 from ..transport import CallError, ChannelClosed, PendingCall
 from ..wire import convert, records
 from ._settlement import Settlement
-from ._states import Phase, Verdict
+from ._states import Beats, Phase, Verdict
 from ._wheel import Timer, grain_for
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class HeldLease:
         "_beat_over",
         "_beat_sent",
         "_beats",
+        "_count",
         "_failures",
         "_interval",
         "_keeper",
@@ -103,6 +104,7 @@ class HeldLease:
         beats: bool,
         shield: bool,
         usual: float | None,
+        count: Beats,
     ) -> None:
         self.job_id = job_id
         self.attempt = attempt
@@ -121,6 +123,7 @@ class HeldLease:
         self._asked = asked
         self._interval = interval
         self._beats = beats
+        self._count = count
         self.usual = usual
         self._margin = 0.0
         self._answer: tuple[float, float, float] | None = None
@@ -285,7 +288,7 @@ class HeldLease:
             )
         except ChannelClosed:
             return  # the client's block has ended: the lease runs out in its own time
-        keeper.beats_sent += 1
+        self._count.sent += 1
 
     def _needs_no_beat(self, now: float) -> bool:
         if self.phase is Phase.HELD:
@@ -317,6 +320,7 @@ class HeldLease:
                 self.lose(error.message or error.status.name)
         else:
             self._failures += 1
+            self._count.failed += 1
             self._keeper.beat_failed(self, error)
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
             # Never long enough to miss the end, never short enough to be a hot loop.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -24,3 +25,11 @@ class Verdict(Enum):
     LOST = "lost"
     FAILED = "failed"
     """It cannot be sent, or was not answered while the lease lasted."""
+
+
+@dataclass(slots=True)
+class Beats:
+    """Heartbeats of one holder, or of all: extends sent, and those that failed in passing."""
+
+    sent: int = 0
+    failed: int = 0

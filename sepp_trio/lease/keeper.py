@@ -14,6 +14,7 @@ from ..transport import CallError, Channel, ChannelClosed, Method
 from ..types import LeasedJob
 from ..wire import convert, records
 from ._held import HeldLease, epoch_seconds
+from ._states import Beats
 from ._wheel import Timer, TimerWheel
 from .clock import ServerClock
 
@@ -66,8 +67,7 @@ class LeaseKeeper:
         self.clean_reason = clean_reason
         self.clock = ServerClock()
         self.wheel = TimerWheel()
-        self.beats_sent = 0
-        self.beats_failed = 0
+        self.beats = Beats()
         self._held: dict[tuple[str, int], HeldLease] = {}
         self._doubtful: set[HeldLease] = set()
         self._asking_since: float | None = None
@@ -93,6 +93,7 @@ class LeaseKeeper:
         interval: float | None = None,
         shield: bool = False,
         usual: float | None = None,
+        count: Beats | None = None,
     ) -> HeldLease:
         """Take a lease into keeping; its holder sets its end and starts its beats.
 
@@ -102,6 +103,7 @@ class LeaseKeeper:
             interval: Seconds between beats; a third of what was granted if ``None``.
             shield: The scope lets no cancel from outside through.
             usual: Seconds that were granted last time for the same wish, if known.
+            count: Where its beats are counted; with all others' of this keeper if not given.
         """
         lease = HeldLease(
             self,
@@ -113,6 +115,7 @@ class LeaseKeeper:
             beats=beats,
             shield=shield,
             usual=usual,
+            count=count or self.beats,
         )
         self._held[job_id, attempt] = lease
         return lease
@@ -142,8 +145,7 @@ class LeaseKeeper:
         return len(self._held)
 
     def beat_failed(self, lease: HeldLease, error: CallError | None) -> None:
-        """Count a beat that failed for a passing reason; one line a second says so."""
-        self.beats_failed += 1
+        """Say that a beat failed for a passing reason, in one line a second at most."""
         now = trio.current_time()
         if now - self._logged_at >= _LOG_EVERY:
             self._logged_at = now

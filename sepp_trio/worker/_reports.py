@@ -95,13 +95,20 @@ class Reports:
         logger.info("%s: given back: %s", job, reason)
         self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
 
-    def over_before_start(self, job: RunningJob) -> None:
-        """The lease was over, or lost, before there was a slot for the job."""
+    def over_before_start(self, record: records.Job, lease: HeldLease) -> None:
+        """The lease was over, or lost, before the job could start."""
         self._run.counters.lost += 1
         self._flood.log(
-            logging.ERROR, "over", "%s: not started, %s: %s", job, LEASE_LOST, job.lease.lost
+            logging.ERROR,
+            "over",
+            "job %s type %r attempt %d: not started, %s: %s",
+            record.id,
+            record.job_type,
+            record.attempt,
+            LEASE_LOST,
+            lease.lost,
         )
-        job.lease.close()
+        lease.close()
 
     def unhandled(self, record: records.Job, lease: HeldLease) -> None:
         """No handler: another worker may have one, but not at once."""

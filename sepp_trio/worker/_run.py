@@ -10,7 +10,7 @@ import trio
 
 from ..client import SeppClient
 from ..errors import ClientClosedError
-from ..lease import Timer
+from ..lease import Beats, Timer
 from ..wire import convert
 from ._log import logger
 from ._options import Options
@@ -43,6 +43,7 @@ class Run:
         self.keeper = client._keeper
         self.methods = client._methods
         self.counters = Counters()
+        self.beats = Beats()
         self.signal = Signal()
         self.jobs: dict[RunningJob, None] = {}
         """All jobs whose handler has not ended."""
@@ -149,18 +150,19 @@ class Run:
             interval=options.auto_extend_interval,
             shield=True,
             usual=self._usual,
+            count=self.beats,
         )
         assert record.lease_expires_at is not None  # read_job has seen to it
         lease.granted(record.lease_expires_at, options.lease_duration, sent, now)
         self._usual = lease.usual
+        if lease.check(now) is not None:
+            self.reports.over_before_start(record, lease)
+            return True
         entry = self.registry.find(record.job_type)
         if entry is None:
             self.reports.unhandled(record, lease)
             return True
         job = RunningJob(self, record, lease, entry)
-        if lease.check(now) is not None:
-            self.reports.over_before_start(job)
-            return True
         if options.auto_extend:
             self.keeper.start_beats(lease, now)
         if self.stop.forced is not None:
@@ -182,7 +184,7 @@ class Run:
         now = trio.current_time()
         if job.lease.check(now) is not None:
             del self.jobs[job]
-            self.reports.over_before_start(job)
+            self.reports.over_before_start(job.record, job.lease)
             return False
         job.started_at = now
         if not self.options.auto_extend:

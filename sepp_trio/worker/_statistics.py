@@ -15,7 +15,8 @@ class WorkerStatistics:
     ``in_flight`` handlers run (or wait for the limit of their type), ``waiting`` jobs have no
     slot yet, ``reporting`` acks and nacks are on their way. ``overdue`` handlers go on
     although they were cancelled a second ago or more, the oldest for ``oldest_overdue``
-    seconds. The counters: ``acked``; ``retried`` and ``dead_lettered`` by a nack;
+    seconds. ``extends`` is the number of heartbeats, ``extends_failed`` of those that failed
+    in passing. The counters: ``acked``; ``retried`` and ``dead_lettered`` by a nack;
     ``given_back`` at a stop; ``lost`` leases; ``unreported`` jobs whose ack or nack the
     server did not answer in time; ``unhandled`` types; ``malformed`` jobs.
     """
@@ -27,6 +28,8 @@ class WorkerStatistics:
     reporting: int
     overdue: int
     oldest_overdue: float
+    extends: int
+    extends_failed: int
     reserves: int
     reserves_empty: int
     reserves_failed: int

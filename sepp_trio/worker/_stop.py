@@ -59,15 +59,19 @@ class Stop:
         self._grace_timer.stop()
         if run.jobs:
             logger.warning("%s: %d jobs are cancelled and given back", reason, len(run.jobs))
+        now = trio.current_time()
         for job in list(run.jobs):
             if job.started_at is None:
                 run.slots.withdraw(job)
                 del run.jobs[job]
-                run.reports.give_back(job, reason)
+                if job.lease.check(now) is None:
+                    run.reports.give_back(job, reason)
+                else:
+                    run.reports.over_before_start(job.record, job.lease)
             else:
                 job.lease.cancel(reason)
         run.poller.force()
-        run.keeper.wheel.start(self._give_up_timer, trio.current_time() + self.RELEASE)
+        run.keeper.wheel.start(self._give_up_timer, now + self.RELEASE)
 
     def _give_up(self) -> None:
         run = self._run

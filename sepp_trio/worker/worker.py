@@ -284,6 +284,8 @@ class Worker:
                 if run is not None and run.overdue
                 else 0.0
             ),
+            extends=0 if run is None else run.beats.sent,
+            extends_failed=0 if run is None else run.beats.failed,
             **{name: getattr(counters, name) for name in Counters.__slots__},
         )
 

@@ -35,7 +35,7 @@ async def test_first_beats_of_leases_granted_together_are_spread(
     per_half_second = Counter(int(at * 2) for at in seen)
     assert max(per_half_second.values()) < 2 * 1000 / 20
     assert len(keeper) == 1000
-    assert keeper.beats_sent == len(seen)
+    assert keeper.beats.sent == len(seen)
 
 
 async def test_the_servers_time_is_asked_for_again_while_leases_are_held(
