@@ -241,9 +241,11 @@ class HeldLease:
             self._timer = Timer(self._beat_due)
             self._next_beat(now, spread)
 
-    def stop_beats(self) -> None:
-        """End the heartbeat; the lease lasts as long as it was granted last."""
-        self._stop_timer()
+    def end_beats(self) -> None:
+        """Beat once more and then never again, if there is a heartbeat."""
+        if self._timer is not None:
+            self._beat_due()
+            self._stop_timer()
 
     def _next_beat(self, now: float, spread: float = 1.0) -> None:
         left = self.end - now

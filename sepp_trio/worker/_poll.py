@@ -191,12 +191,14 @@ class Poller:
             if not good:
                 run.counters.reserves_empty += 1
                 self._came_early = now - self._sent < min(_EARLY, self._wait / 2)
+            run.reports.reserve_settled()
             if good and not run.slots.wanted() and not run.stop.draining.is_set():
                 # The jobs that have just come start in the next turn of the scheduler. The loop
                 # shall not run among them: it would reserve for those few that are done by then.
                 return
         else:
             run.counters.reserves_failed += 1
+            run.reports.reserve_settled()
         run.signal.set()
 
     # ---- stopping ----
@@ -222,6 +224,7 @@ class Poller:
         if self._pending is not None:
             self._pending.cancel()
             self._pending = None
+            self._run.reports.reserve_settled()
             self._run.signal.set()
 
     # ---- what went wrong ----

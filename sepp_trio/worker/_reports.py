@@ -6,6 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import trio
+
 from ..client._reason import clean_reason
 from ..errors import HandlerError
 from ..lease import LEASE_LOST, TIMED_OUT, HeldLease, Phase, Verdict
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 WORKER_EXITS: Final = "worker exits"
 
+_PATIENCE: Final = 1.5
+"""Seconds that a lease must last for its job to be held back until no reserve waits: twice the
+time that a forced stop leaves to one."""
+
 
 class Reports:
     """Judges how jobs ended and sends their acks and nacks.
@@ -31,6 +37,8 @@ class Reports:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._pending: dict[HeldLease, None] = {}
+        # Jobs to be given back, and why, as soon as no reserve waits that could get them.
+        self._held_back: list[tuple[RunningJob, str]] = []
         self._flood = Flood()
 
     # ---- jobs that ran ----
@@ -93,7 +101,19 @@ class Reports:
     def give_back(self, job: RunningJob, reason: str) -> None:
         """Let the job be delivered again at once: it was no failure of its own."""
         logger.info("%s: given back: %s", job, reason)
-        self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
+        if self._run.poller.pending and job.lease.end - trio.current_time() > _PATIENCE:
+            # That reserve would get it, and giving it back again would spend another attempt.
+            self._held_back.append((job, reason))
+            self._run.slots.reporting()
+        else:
+            self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
+
+    def reserve_settled(self) -> None:
+        """No reserve of this worker waits any more: give back what was held back for that."""
+        held_back, self._held_back = self._held_back, []
+        for job, reason in held_back:
+            self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
+            self._run.slots.reported()
 
     def over_before_start(self, record: records.Job, lease: HeldLease) -> None:
         """The lease was over, or lost, before the job could start."""

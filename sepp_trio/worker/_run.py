@@ -175,7 +175,7 @@ class Run:
         self.slots.admit(job)
         if not options.auto_extend and job in self.jobs and job.started_at is None:
             # It waits for a slot, or for the limit of its type: that must not cost it the
-            # lease, and an attempt. Once it runs its time is its own affair.
+            # lease, and an attempt. When it starts it gets a whole lease, and no more.
             self.keeper.start_beats(lease, now)
         return True
 
@@ -188,7 +188,7 @@ class Run:
             return False
         job.started_at = now
         if not self.options.auto_extend:
-            job.lease.stop_beats()
+            job.lease.end_beats()
         assert self._nursery is not None
         # This runs in the channel's reader or in another job: the handler is to see the
         # context variables of Worker.run instead.
