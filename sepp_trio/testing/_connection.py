@@ -274,8 +274,10 @@ class ProxiedConnection:
         fault = call.fault
         if isinstance(fault, LoseReply):
             self._credit(self._server, [item])
-            if call.server_done and not fault.silent:
-                self.drop()
+            if call.server_done:
+                self._proxy.lost(call)
+                if not fault.silent:
+                    self.drop()
         elif isinstance(fault, Delay) and fault.reply:
             call.held_reply.append(item)
             if call.server_done:

@@ -58,6 +58,9 @@ class Observer(Protocol):
     def reset(self, call: ProxiedCall) -> None:
         """The client has taken the call back."""
 
+    def lost(self, call: ProxiedCall) -> None:
+        """The server has answered, and the plan has lost its reply."""
+
 
 @dataclass(frozen=True)
 class Happening:
@@ -177,6 +180,11 @@ class FaultProxy:
         """The client has taken the call back."""
         if self._observer is not None:
             self._observer.reset(call)
+
+    def lost(self, call: ProxiedCall) -> None:
+        """The whole reply has been thrown away."""
+        if self._observer is not None:
+            self._observer.lost(call)
 
     def _watch_leases(self, call: ProxiedCall) -> None:
         try:

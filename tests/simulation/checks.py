@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sepp_trio.lease._held import margin_of
-from sepp_trio.testing import Happening, LoseReply
+from sepp_trio.testing import Fail, Happening, LoseReply
+from sepp_trio.testing._faults import CallFault
 
 from .fleet import Process
 from .truth import Delivery, HandlerRun, JobStory, Truth
@@ -63,6 +64,9 @@ class Judge:
         self._complain = complain
         self._troubles = troubles(processes, happened)
         self._crashes = {name: at for process in processes for name, at in process.crashes}
+        self._beating = {
+            name: beating for process in processes for name, beating in process.beating.items()
+        }
         self.figures: Counter[str] = Counter()
 
     def judge(self) -> None:
@@ -110,12 +114,14 @@ class Judge:
         for earlier, later in pairwise(runs):
             if earlier.ended is not None and earlier.ended <= later.began:
                 continue
-            delivery = story.deliveries[earlier.attempt]
-            if earlier.stubborn:
+            # The holder of the older lease, which may have begun later.
+            older = min(earlier, later, key=lambda run: run.attempt)
+            delivery = story.deliveries[older.attempt]
+            if older.stubborn:
                 self.figures["double runs: cancel swallowed"] += 1
             elif delivery.stolen is not None or delivery.jumped:
                 self.figures["double runs: lease stolen, or clock set"] += 1
-            elif earlier.kind == "ack":
+            elif older.kind == "ack":
                 continue
             else:
                 self.figures["double runs"] += 1
@@ -168,14 +174,17 @@ class Judge:
         if delivery.jumped:
             return "server clock set"
         if delivery.worker is None:
-            return "reserve reply lost" if self._trouble(None, delivery) else None
+            lost = delivery.lost or self._trouble(None, delivery)
+            return "reserve reply lost" if lost else None
         if crashed is not None and crashed <= ended:
             return "worker crashed"
-        if any(run.reason == "lease lost" for run in delivery.runs):
-            return "handler outlasted its lease"
         if any(run.stubborn for run in delivery.runs):
             return "handler did not react"
-        if delivery.call_faults:
+        if not self._beating[delivery.worker] and any(
+            run.reason == "lease lost" for run in delivery.runs
+        ):
+            return "handler outlasted its lease"
+        if any(_is_hard(at, fault, ended) for at, fault in delivery.call_faults):
             return "its calls failed"
         process = int(delivery.worker.removeprefix("p").split(".")[0])
         if self._trouble(process, delivery):
@@ -190,3 +199,11 @@ class Judge:
             and (process is None or trouble.process in (None, process))
             for trouble in self._troubles
         )
+
+
+def _is_hard(at: float, fault: CallFault, ended: float) -> bool:
+    """Whether a fault of a call may cost a lease: a plain failure may not, if there is time
+    to repeat the call."""
+    if isinstance(fault, Fail) or (isinstance(fault, LoseReply) and not fault.silent):
+        return ended - at < _AFTERMATH
+    return True

@@ -39,8 +39,9 @@ class Watch:
     def __init__(self, truth: Truth, complain: Callable[[str, str], None]) -> None:
         self._truth = truth
         self._complain = complain
-        # Reserves on which a fault was worked, by worker.
-        self.lost_reserves: dict[str, int] = {}
+        # Workers that may cancel their handlers; and whether the process was killed.
+        self.forced: set[str] = set()
+        self.dead = False
 
     def asked(self, call: ProxiedCall) -> None:
         """See :class:`Observer`."""
@@ -58,16 +59,18 @@ class Watch:
             self._complain(request.job_id, f"{call.rpc} for a delivery that never was")
             return
         if call.fault is not None:
-            delivery.call_faults += 1
+            delivery.call_faults.append((trio.current_time(), call.fault))
         delivery.settling |= call.rpc != "Extend"
         now = trio.current_time()
+        # How long it may name a job that it cannot read, nobody can know.
+        malformed = request.job_id in self._truth.malformed
         if delivery.told is not None and now > delivery.told:
             self._complain(
                 request.job_id,
                 f"{call.rpc} of attempt {request.attempt}, although it was over at "
                 f"{delivery.told:.3f}",
             )
-        elif now > delivery.promised + 1e-6 and not delivery.jumped:
+        elif now > delivery.promised + 1e-6 and not delivery.jumped and not malformed:
             self._complain(
                 request.job_id,
                 f"{call.rpc} of attempt {request.attempt} after the lease's end "
@@ -85,7 +88,7 @@ class Watch:
                 assert delivery is not None
                 delivery.worker, delivery.arrived = worker, now
                 if call.fault is not None:
-                    delivery.call_faults += 1
+                    delivery.call_faults.append((call.asked_at, call.fault))
                 self._truth.note(job.id, f"{worker}: has attempt {job.attempt}")
         elif call.rpc in _REQUESTS:
             request = _REQUESTS[call.rpc](call.request)
@@ -99,6 +102,31 @@ class Watch:
     def reset(self, call: ProxiedCall) -> None:
         """See :class:`Observer`."""
         self._truth.counts[f"reset {call.rpc}"] += 1
+        if call.rpc == "Reserve":
+            self._judge_reset(call)
+
+    def _judge_reset(self, call: ProxiedCall) -> None:
+        """A reserve may be claiming: it is reset only by its deadline, or a forced stop, and
+        by that not in its first half second."""
+        request = _decode_reserve(call.request)
+        assert request.wait_timeout is not None
+        age = trio.current_time() - call.asked_at
+        deadline = request.wait_timeout[0] + request.wait_timeout[1] / 1e9 + 9.9
+        forced = request.worker_id in self.forced
+        if age < deadline and not self.dead and (age < 0.5 or not forced):
+            self._complain(
+                "", f"{request.worker_id}: reset a reserve after {age:.3f} s, forced: {forced}"
+            )
+
+    def lost(self, call: ProxiedCall) -> None:
+        """See :class:`Observer`."""
+        if call.rpc == "Reserve" and call.status == 0:
+            for raw in _decode_answer(call.reply).jobs:
+                job = _decode_job(raw)
+                delivery = self._truth.delivery(job.id, job.attempt)
+                assert delivery is not None
+                delivery.lost = True
+                self._truth.note(job.id, f"attempt {job.attempt} lost on its way, {call.fault}")
 
 
 class Process:
@@ -128,7 +156,7 @@ class Process:
         self._complain = complain
         self._stop_every = stop_every
         self._watch = Watch(truth, complain)
-        self._dead = False
+        self.beating: dict[str, bool] = {}
         self._calm = trio.Event()
         self._all_done = trio.Event()
 
@@ -147,7 +175,7 @@ class Process:
         ) as self.proxy:
             while not self._all_done.is_set():
                 self.generation += 1
-                self._dead = False
+                self._watch.dead = False
                 try:
                     await self._live()
                 except ConnectError:
@@ -155,7 +183,7 @@ class Process:
                 await trio.sleep(self._dice.uniform(0.1, 3))
 
     async def _connect(self) -> trio.abc.Stream:
-        if self._dead or self.proxy is None:
+        if self._watch.dead or self.proxy is None:
             raise ConnectionResetError("the process is dead")
         return await self.proxy.connect()
 
@@ -176,6 +204,7 @@ class Process:
         dice = self._dice
         lease = round(dice.choice((2, 5, 10, 20)) * dice.uniform(0.8, 1.2), 3)
         name = f"p{self.number}.{self.generation}.{index}"
+        grace = dice.choice((None, None, lease))
         worker = Worker(
             client,
             dice.sample([queue.replace(" ", "-") for queue in QUEUES], len(QUEUES)),
@@ -187,8 +216,11 @@ class Process:
             auto_extend_interval=lease / 4 if dice.random() < 0.1 else None,
             worker_id=name,
             handler_timeout=lease * 4 if dice.random() < 0.3 else None,
-            shutdown_grace=dice.choice((None, None, lease)),
+            shutdown_grace=grace,
         )
+        self.beating[name] = worker._options.auto_extend
+        if grace is not None:
+            self._watch.forced.add(name)
         handler = self._handlers.of(name, client, lease)
         worker.handle("plain", handler, timeout=lease * 5 if dice.random() < 0.2 else None)
         worker.handle("limited", handler, max_in_flight=dice.choice((1, 2)))
@@ -219,7 +251,10 @@ class Process:
                 dice.choice(workers).max_in_flight = dice.randrange(1, 24)
                 counts["limits changed"] += 1
                 continue
-            match dice.randrange(6):
+            how = dice.randrange(6)
+            if how > 1:
+                self._watch.forced.update(worker.worker_id for worker in workers)
+            match how:
                 case 0 | 1:
                     counts["stop: drained"] += 1
                     for worker in workers:
@@ -246,7 +281,7 @@ class Process:
 
     def _crash(self, workers: list[Worker]) -> None:
         """As good as a kill: nothing reaches the server any more."""
-        self._dead = True
+        self._watch.dead = True
         assert self.proxy is not None
         self.proxy.drop_connections()
         for worker in workers:
@@ -260,7 +295,7 @@ class Process:
         left = (statistics.in_flight, statistics.waiting, statistics.reporting, statistics.overdue)
         if any(left):
             self._complain("", f"{name}: returned with {statistics}")
-        if self._dead:
+        if self._watch.dead:
             return
         for delivery in self._truth.leased_to(name):
             self._truth.note(delivery.job_id, f"{name}: returned, attempt {delivery.attempt} left")

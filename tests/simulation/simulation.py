@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -72,7 +74,7 @@ class Report:
     complaints: list[tuple[str, str]] = field(default_factory=list)
     plans: list[FaultPlan] = field(default_factory=list)
     digest: str = ""
-    stories: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    all_stories: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     happened: list[Happening] = field(default_factory=list)
 
     def failure(self, most: int = 3) -> str:
@@ -80,7 +82,7 @@ class Report:
         lines = [f"seed {self.seed}, {self.jobs} jobs: {len(self.complaints)} complaints"]
         for job_id, text in self.complaints[:most]:
             lines.append(f"- {job_id or 'process'}: {text}")
-            lines += [f"    {at:10.3f}  {event}" for at, event in self.stories.get(job_id, ())]
+            lines += [f"    {at:10.3f}  {event}" for at, event in self.all_stories.get(job_id, ())]
         lines += [f"- {text}" for _, text in self.complaints[most : most + 10]]
         lines.append(f"plans, process by process, then the server's: {self.plans}")
         lines.append("faults:")
@@ -111,6 +113,16 @@ def simulate(seed: int, jobs: int, *, processes: int = 6, weather: Weather | Non
         random.setstate(kept[0])
     report.real_seconds = time.perf_counter() - began
     return report
+
+
+def on_leaping_clock(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Make a test out of an async function that runs on virtual time."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
 
 
 class _World:
@@ -179,8 +191,11 @@ class _World:
             for process in fleet:
                 process.calm_down()
             await self._settled()
+            nursery.cancel_scope.deadline = trio.current_time() + _SETTLE
             for process in fleet:
                 process.finish()
+        if nursery.cancel_scope.cancelled_caught:
+            self._complain("", "some worker did not stop")
         self._judge(fleet, server_faults.happened)
         await self._dead_letters(server)
 
@@ -246,9 +261,7 @@ class _World:
     def _sum_up(self) -> None:
         report, truth = self._report, self._truth
         report.counts = truth.counts
-        report.stories = {
-            job_id: truth.jobs[job_id].events for job_id, _ in report.complaints if job_id
-        }
+        report.all_stories = {job_id: story.events for job_id, story in truth.jobs.items()}
         digest = hashlib.sha256()
         for story in truth.jobs.values():
             digest.update(repr((story.job_id, story.events)).encode())

@@ -15,6 +15,7 @@ from sepp_trio.broker.engine import Cause, CheckedJob, Engine, Lease
 from sepp_trio.broker.store import Store, StoredJob
 from sepp_trio.broker.validation import ReservePlan
 from sepp_trio.testing import FragileServer
+from sepp_trio.testing._faults import CallFault
 from sepp_trio.testing._proxy import THIEF
 from sepp_trio.wire import encoder_of, records
 
@@ -56,8 +57,10 @@ class Delivery:
     # Who got it, and when; nobody if the answer to the reserve never arrived.
     worker: str | None = None
     arrived: float | None = None
-    # Faults that hit calls for this delivery.
-    call_faults: int = 0
+    # Faults that hit calls for this delivery, and when.
+    call_faults: list[tuple[float, CallFault]] = field(default_factory=list)
+    # The answer to the reserve was lost by a fault.
+    lost: bool = False
     # When its holder was told that the job is not its own any more, or that it is settled.
     told: float | None = None
     # An ack or nack was sent: it may be repeated whatever a heartbeat is told meanwhile.
