@@ -7,6 +7,7 @@ or far away, and jobs of one queue never share a millisecond.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -213,7 +214,8 @@ class Walk:
 @pytest.mark.skipif(real_binary() is None, reason=HOW_TO_GET_IT)
 @pytest.mark.timeout(90)
 def test_random_operations_have_the_same_answers(conformance_servers: Servers) -> None:
-    seed = random.randrange(1_000_000)
+    # In CI the same walk every time: a failure there is a change's, not the dice's.
+    seed = 1 if os.environ.get("CI") else random.randrange(1_000_000)
     print("seed", seed)
     real, embedded = (
         Side(conformance_servers.shared(kind, CONFIG).address) for kind in (REAL, EMBEDDED)
