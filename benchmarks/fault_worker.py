@@ -15,7 +15,12 @@ from sepp_trio import JobCtx, Payload, Worker
 
 
 def say(event: str, job_id: str = "", attempt: int = 0, **more: object) -> None:
-    print(json.dumps({"e": event, "id": job_id, "attempt": attempt, **more}), flush=True)
+    # One write a line: stdin has a thread of its own, which says things as well.
+    print(
+        json.dumps({"e": event, "id": job_id, "attempt": attempt, **more}) + "\n",
+        end="",
+        flush=True,
+    )
 
 
 async def main() -> None:
