@@ -236,8 +236,6 @@ class SeppClient(Caller):
         Raises:
             LeaseError, ClientError: see :meth:`ack`.
         """
-        if not isinstance(directive, RetryDirective):
-            raise TypeError(f"directive must be a RetryDirective, not {type(directive).__name__}")
         name = lease_of(job)
         reason = clean_reason(reason)
         if (lease := self._held(job)) is not None:
@@ -281,6 +279,10 @@ class SeppClient(Caller):
         Entering is a checkpoint only for a job that does not know its lease's end (one that
         did not come from ``reserve``): it is extended first. Leaving is one only while an
         ack or nack is on its way, which is waited for until the lease ends.
+
+        A job that is held already, by its worker or by another ``hold``, gives the same lease.
+        Its first holder keeps it: when that one lets go without an ack or nack, the other
+        blocks are cancelled as if it were lost.
 
         Raises:
             LeaseLostError: the lease was lost, unless the block raised something itself.

@@ -20,7 +20,7 @@ def lease_of(job: LeasedJob) -> LeaseName:
     """Read id, attempt and worker id of ``job``.
 
     Raises:
-        TypeError, ValueError: it has no id or no attempt (1 or more).
+        TypeError, ValueError: it has no id or no attempt (1 or more), or a bad worker id.
     """
     try:
         job_id, attempt = job.id, job.attempt
@@ -28,4 +28,6 @@ def lease_of(job: LeasedJob) -> LeaseName:
         kind = type(job).__name__
         raise TypeError(f"job must have an id and an attempt, as a Job has, not {kind}") from None
     worker_id = getattr(job, "worker_id", None)
+    if worker_id is not None:
+        text(worker_id, "job.worker_id")
     return LeaseName(text(job_id, "job.id"), integer(attempt, "job.attempt", 1), worker_id)

@@ -10,6 +10,7 @@ from grpclib.const import Status
 
 from ..errors import (
     AttemptMismatchError,
+    ClientClosedError,
     ClientError,
     InvalidRequestError,
     JobNotFoundError,
@@ -23,7 +24,7 @@ from ..errors import (
     UnexpectedStatusError,
     UnknownQueuesError,
 )
-from ..transport import CallError
+from ..transport import CallError, ChannelClosed
 
 _GENERAL: dict[Status, type[ClientError]] = {
     Status.UNAVAILABLE: TransportError,
@@ -42,6 +43,8 @@ _GENERAL: dict[Status, type[ClientError]] = {
 
 def client_error(error: CallError) -> ClientError:
     """The error of a call that is neither about a lease nor a reserve."""
+    if isinstance(error, ChannelClosed):
+        return ClientClosedError("the open_client block has ended")
     if error.origin == "local" and error.status in (Status.INTERNAL, Status.UNKNOWN):
         # No word of the server's: what it answered cannot be read.
         return MalformedResponseError(error.message or "the reply cannot be read")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LEASE_LOST: Final = "lease lost"
 TIMED_OUT: Final = "handler timed out"
+LET_GO: Final = "its holder has let go of it"
 
 _LOOK_AGAIN = 60.0
 """Seconds after which the server's time is asked for again while leases are held."""
@@ -72,6 +73,7 @@ class HeldLease:
         "_count",
         "_failures",
         "_interval",
+        "_joined",
         "_keeper",
         "_margin",
         "_scope",
@@ -133,6 +135,7 @@ class HeldLease:
         self._beat_over: trio.Event | None = None
         self._failures = 0
         self._turn: trio.Lock | None = None
+        self._joined: set[trio.CancelScope] | None = None
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -164,7 +167,7 @@ class HeldLease:
         self._cancelled(LEASE_LOST, now)
         if self.lost is None:
             self.lost = why
-        self.scope.cancel(reason=f"{LEASE_LOST}: {why}")
+        self._cancel_scopes(f"{LEASE_LOST}: {why}")
         self._stop_timer()
 
     def cancel(self, reason: str) -> None:
@@ -175,8 +178,13 @@ class HeldLease:
         now = trio.current_time()
         self.check(now)
         self._cancelled(reason, now)
-        self.scope.cancel(reason=reason)
+        self._cancel_scopes(reason)
         self._stop_timer()
+
+    def _cancel_scopes(self, reason: str) -> None:
+        self.scope.cancel(reason=reason)
+        for scope in self._joined or ():
+            scope.cancel(reason=reason)
 
     def set_limit(self, limit: float) -> None:
         """Cancel the holder at ``limit``, on Trio's clock, unless the lease ends before."""
@@ -185,9 +193,30 @@ class HeldLease:
 
     def close(self) -> None:
         """Let go: no beat, no repeat, no cancel from now on."""
+        for scope in self._joined or ():
+            if self.phase is Phase.HELD:
+                scope.cancel(reason=LET_GO)
+            else:
+                scope.deadline = inf
         self.phase = Phase.SETTLED
         self._stop_timer()
         self._keeper.forget(self)
+
+    # ---- company ----
+
+    def join(self) -> trio.CancelScope:
+        """A scope for somebody else who works on the job, perhaps in a task that ``scope`` does
+        not reach: cancelled like it, and when the holder lets go of a job that is not settled."""
+        scope = trio.CancelScope(deadline=self._deadline())
+        if self._joined is None:
+            self._joined = set()
+        self._joined.add(scope)
+        return scope
+
+    def leave(self, scope: trio.CancelScope) -> None:
+        """Give back what ``join`` gave."""
+        if self._joined is not None:
+            self._joined.discard(scope)
 
     # ---- the lease's time ----
 
@@ -224,14 +253,19 @@ class HeldLease:
             self.usual = length
         self._set_deadline()
 
-    def _set_deadline(self) -> None:
+    def _deadline(self) -> float:
         # While an ack is on its way it has the lease's end as its own deadline.
-        deadline = min(self.end - self._margin if self.phase is Phase.HELD else inf, self.limit)
+        return min(self.end - self._margin if self.phase is Phase.HELD else inf, self.limit)
+
+    def _set_deadline(self) -> None:
+        deadline = self._deadline()
         if self._scope is None:
             # Made late, because to set a scope's deadline costs more than to make one with it.
             self._scope = trio.CancelScope(deadline=deadline, shield=self._shield)
         else:
             self._scope.deadline = deadline
+        for scope in self._joined or ():
+            scope.deadline = deadline
 
     # ---- the heartbeat ----
 
@@ -421,7 +455,7 @@ class HeldLease:
         if self.lost is not None:
             raise LeaseLostError(self.lost)
         if self.phase is not Phase.HELD:
-            raise JobNotFoundError("the job was acked or nacked already")
+            raise JobNotFoundError("the job was acked or nacked, or its hold has ended, already")
 
 
 def tells_loss(error: CallError) -> bool:

@@ -57,6 +57,7 @@ class Settlement:
 
     def send(self) -> None:
         """Make one try."""
+        self._keeper.repeats.discard(self)
         if self._lease.phase is not Phase.SETTLING:
             return  # its holder has let go
         self._tries += 1
@@ -92,8 +93,17 @@ class Settlement:
         if (
             (error.origin == "server" and error.status in _HOPELESS)
             or isinstance(error, ChannelClosed)
+            or self._keeper.stopped
             or again_at >= self._lease.end
         ):
             self._on_settled(Verdict.FAILED, None, error)
             return
+        self._keeper.repeats.add(self)
         self._keeper.wheel.start(Timer(self.send), again_at)
+
+    def give_up(self) -> None:
+        """The client's block has ended before the next try."""
+        self._keeper.repeats.discard(self)
+        if self._lease.phase is Phase.SETTLING:
+            closed = ChannelClosed(unprocessed=not self._may_have_arrived)
+            self._on_settled(Verdict.FAILED, None, closed)

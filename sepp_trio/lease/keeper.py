@@ -14,6 +14,7 @@ from ..transport import CallError, Channel, ChannelClosed, Method
 from ..types import LeasedJob
 from ..wire import convert, records
 from ._held import HeldLease, epoch_seconds
+from ._settlement import Settlement
 from ._states import Beats
 from ._wheel import Timer, TimerWheel
 from .clock import ServerClock
@@ -68,6 +69,9 @@ class LeaseKeeper:
         self.clock = ServerClock()
         self.wheel = TimerWheel()
         self.beats = Beats()
+        self.repeats: set[Settlement] = set()
+        """Acks and nacks that failed and wait for their next try."""
+        self.stopped = False
         self._held: dict[tuple[str, int], HeldLease] = {}
         self._doubtful: set[HeldLease] = set()
         self._asking_since: float | None = None
@@ -77,8 +81,16 @@ class LeaseKeeper:
         self._logged_at = float("-inf")
 
     async def run(self) -> None:
-        """Send the beats, until cancelled; as long as it does not run, nothing is sent."""
-        await self.wheel.run()
+        """Send the beats, until cancelled; as long as it does not run, nothing is sent.
+
+        Its end is that of the client: acks and nacks that wait for their repeat fail then.
+        """
+        try:
+            await self.wheel.run()
+        finally:
+            self.stopped = True
+            for settlement in [*self.repeats]:
+                settlement.give_up()
 
     # ---- leases ----
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from math import isfinite
 
 import trio
 
@@ -12,7 +13,7 @@ from ..errors import LeaseLostError
 from ..types import Duration, LeasedJob, RetryDirective
 from ..types._checks import seconds as checked_seconds
 from ..wire import convert, records
-from ._held import HeldLease
+from ._held import LET_GO, HeldLease
 from ._states import Phase
 from .keeper import LeaseKeeper
 
@@ -110,8 +111,9 @@ async def hold(
 ) -> AsyncIterator[Lease]:
     """Keep a job's lease while the body runs, and cancel the body when it is lost.
 
-    A job that is held already (by its worker, or by a ``hold`` around this one) gives the
-    same lease; whoever holds it keeps it.
+    A job that is held already (by its worker, or by another ``hold``) gives the same lease,
+    and its first holder keeps it: when that one lets go without an ack or nack, the others are
+    cancelled as if it were lost.
 
     Nothing is sent for a body that ends without ack or nack; its lease runs out. An ack that
     is on its way when the body ends is waited for, at most until the lease ends.
@@ -124,20 +126,36 @@ async def hold(
 
     Raises:
         LeaseLostError: the lease was lost, unless the body raised something of its own.
-        ValueError: ``interval`` is not shorter than the lease.
+        TypeError, ValueError: an argument is wrong, ``interval`` not shorter than the lease,
+            or ``lease_deadline`` or ``lease_duration`` of the job no time.
     """
-    held = keeper.find(job)
-    if held is not None:
-        yield Lease(keeper, held)
-        return
+    if not isinstance(auto_extend, bool):
+        raise TypeError(f"auto_extend must be a bool, not {type(auto_extend).__name__}")
     now = trio.current_time()
-    end: float | None = getattr(job, "lease_deadline", None)
+    end = _end_of(job)
     left = _UNKNOWN_LEASE if end is None else end - now
-    asked: float = getattr(job, "lease_duration", None) or max(left, 0.001)
+    duration = getattr(job, "lease_duration", None)
+    asked = (
+        max(left, 0.001) if duration is None else checked_seconds(duration, "job.lease_duration")
+    )
     if interval is not None:
         interval = checked_seconds(interval, "interval")
+        if not auto_extend:
+            raise ValueError("interval has no use with auto_extend=False")
         if interval >= asked:
             raise ValueError(f"interval must be shorter than the lease ({asked:g} s)")
+    held = keeper.find(job)
+    if held is not None:
+        scope = held.join()
+        try:
+            with scope:
+                yield Lease(keeper, held)
+        finally:
+            held.leave(scope)
+        _raise_if_lost(held)
+        if scope.cancelled_caught:
+            raise LeaseLostError(LET_GO)
+        return
     held = keeper.open(
         job.id,
         job.attempt,
@@ -160,5 +178,21 @@ async def hold(
                 await held.settled.wait()
         held.check(trio.current_time())
         held.close()
+    _raise_if_lost(held)
+
+
+def _raise_if_lost(held: HeldLease) -> None:
     if held.lost is not None and held.cancel_reason is not None:
         raise LeaseLostError(held.lost)
+
+
+def _end_of(job: LeasedJob) -> float | None:
+    """When the job's lease ends, as far as it says; ``hold`` believes what it is told."""
+    end = getattr(job, "lease_deadline", None)
+    if end is None:
+        return None
+    if isinstance(end, bool) or not isinstance(end, (int, float)):
+        raise TypeError(f"job.lease_deadline must be a number, not {type(end).__name__}")
+    if not isfinite(end):
+        raise ValueError(f"job.lease_deadline must be finite, not {end}")
+    return float(end)

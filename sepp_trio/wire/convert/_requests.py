@@ -59,7 +59,13 @@ def nack_request_to_wire(
 
 
 def retry_to_wire(directive: RetryDirective) -> records.NackRetry:
-    """The record of a retry directive, always with one member set."""
+    """The record of a retry directive, always with one member set.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(directive, RetryDirective):
+        raise TypeError(f"directive must be a RetryDirective, not {type(directive).__name__}")
     if directive.delay is not None:
         return records.NackRetry(delay=seconds_to_wire(directive.delay))
     if directive.kind == "dead_letter":

@@ -1,0 +1,197 @@
+"""``hold`` by several tasks, beside a client that ends, and with jobs that are none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+from grpclib.const import Status
+
+from sepp_trio import (
+    ClientClosedError,
+    JobNotFoundError,
+    LeaseLostError,
+    ReserveOptions,
+    SeppClient,
+)
+from tests.worker.helpers import Sepp
+
+
+async def reserve_one(sepp: Sepp, client: SeppClient, lease: float = 30) -> Any:
+    sepp.put("t")
+    [job] = await client.reserve(ReserveOptions(["emails"], lease))
+    return job
+
+
+@dataclass
+class Odd:
+    """A job of the user's own."""
+
+    id: str
+    attempt: int
+    lease_deadline: Any = None
+    lease_duration: Any = None
+    worker_id: Any = None
+
+
+async def test_the_loss_cancels_every_task_that_holds_the_job(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    job = await reserve_one(sepp, client)
+    sepp.fail("Extend", Status.NOT_FOUND)
+    ended = []
+
+    async def work() -> None:
+        with pytest.raises(LeaseLostError, match="scripted NOT_FOUND"):
+            async with client.hold(job):
+                await trio.sleep_forever()
+        ended.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(work)
+    assert ended == [pytest.approx(10, abs=0.1)] * 3
+
+
+async def test_the_end_of_the_lease_cancels_every_task_that_holds_the_job(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    job = await reserve_one(sepp, client, 3)
+
+    async def work() -> None:
+        with pytest.raises(LeaseLostError, match="its time is up"):  # noqa: PT012
+            async with client.hold(job, auto_extend=False) as lease:
+                if trio.current_time() < 1:
+                    await lease.extend(6)
+                await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work)
+        nursery.start_soon(work)
+    assert 5.5 < trio.current_time() < 6
+
+
+async def test_who_lets_go_of_an_unsettled_job_cancels_the_others(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    job = await reserve_one(sepp, client)
+
+    async def work() -> None:
+        with pytest.raises(LeaseLostError, match="let go"):
+            async with client.hold(job):
+                await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        async with client.hold(job):
+            nursery.start_soon(work)
+            await trio.sleep(5)
+        await trio.sleep(1)
+        assert not nursery.child_tasks
+
+
+async def test_an_ack_by_one_leaves_the_others_alone(sepp: Sepp, client: SeppClient) -> None:
+    job = await reserve_one(sepp, client)
+    done = []
+
+    async def work() -> None:
+        async with client.hold(job) as lease:
+            await trio.sleep(100)
+            with pytest.raises(JobNotFoundError):
+                await lease.ack()
+            done.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        async with client.hold(job) as lease:
+            nursery.start_soon(work)
+            await trio.sleep(1)
+            await lease.ack()
+        await trio.sleep(1)
+        assert not done
+    assert len(done) == 1
+
+
+async def test_an_ack_fails_when_its_client_ends_before_the_repeat(sepp: Sepp) -> None:
+    async def work(client: SeppClient, job: Any) -> None:
+        sepp.fail("Ack", *[Status.UNAVAILABLE] * 100)
+        with pytest.raises(ClientClosedError):
+            async with client.hold(job) as lease:
+                await lease.ack()
+
+    async with trio.open_nursery() as nursery:
+        async with sepp.client() as client:
+            job = await reserve_one(sepp, client)
+            nursery.start_soon(work, client, job)
+            await trio.sleep(5)
+        await trio.sleep(0.1)
+        assert not nursery.child_tasks
+
+
+@pytest.mark.parametrize("way", ["ack", "nack", "extend"])
+async def test_a_lease_outlives_its_client_without_use(sepp: Sepp, way: str) -> None:
+    async def work(client: SeppClient, job: Any) -> None:
+        async with client.hold(job) as lease:
+            calls: dict[str, Any] = {"nack": lease.nack, "extend": lambda: lease.extend(3)}
+            await trio.sleep(5)
+            with pytest.raises(ClientClosedError):
+                await calls.get(way, lease.ack)()
+
+    async with trio.open_nursery() as nursery:
+        async with sepp.client() as client:
+            nursery.start_soon(work, client, await reserve_one(sepp, client))
+            await trio.sleep(1)
+        assert nursery.child_tasks
+
+
+@pytest.mark.parametrize(
+    ("members", "error"),
+    [
+        ({"lease_deadline": float("nan")}, ValueError),
+        ({"lease_deadline": float("inf")}, ValueError),
+        ({"lease_deadline": "soon"}, TypeError),
+        ({"lease_duration": float("nan")}, ValueError),
+        ({"lease_duration": 0}, ValueError),
+        ({"lease_duration": "long"}, TypeError),
+        ({"worker_id": 5}, TypeError),
+        ({"worker_id": ""}, ValueError),
+    ],
+)
+async def test_a_job_that_says_nonsense_is_refused_and_not_kept(
+    sepp: Sepp, client: SeppClient, members: dict[str, Any], error: type[Exception]
+) -> None:
+    job = await reserve_one(sepp, client)
+    [field] = members
+    with pytest.raises(error, match=f"job.{field} must"):
+        async with client.hold(Odd(job.id, 1, **members)):
+            raise AssertionError("entered")
+    async with client.hold(job) as lease:
+        await lease.ack()
+    assert sepp.acks == [job.id]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"auto_extend": "no"}, TypeError, "auto_extend must be a bool"),
+        ({"auto_extend": False, "interval": 3}, ValueError, "interval has no use"),
+    ],
+)
+async def test_options_that_make_no_sense_are_refused(
+    sepp: Sepp, client: SeppClient, options: Any, error: type[Exception], text: str
+) -> None:
+    job = await reserve_one(sepp, client)
+    with pytest.raises(error, match=text):
+        async with client.hold(job, **options):
+            raise AssertionError("entered")
+
+
+async def test_a_nack_takes_directives_only(sepp: Sepp, client: SeppClient) -> None:
+    job = await reserve_one(sepp, client)
+    wrong: Any = "after"
+    async with client.hold(job) as lease:
+        for nack in (lease.nack(wrong), client.nack(job, wrong)):
+            with pytest.raises(TypeError, match="directive must be a RetryDirective, not str"):
+                await nack
+        await lease.ack()
+    assert sepp.nacks == []
