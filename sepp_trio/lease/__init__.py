@@ -11,7 +11,6 @@ from ._held import LEASE_LOST as LEASE_LOST
 from ._held import TIMED_OUT as TIMED_OUT
 from ._held import HeldLease as HeldLease
 from ._held import epoch_seconds as epoch_seconds
-from ._held import tells_loss as tells_loss
 from ._states import Beats as Beats
 from ._states import Phase as Phase
 from ._states import Verdict as Verdict

@@ -7,21 +7,19 @@ heartbeat, one timer.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from grpclib.const import Status
 
 from ..errors import JobNotFoundError, LeaseLostError, MalformedResponseError
-from ..transport import CallError, ChannelClosed, PendingCall
+from ..transport import CallError
 from ..wire import convert, records
+from ._heartbeat import Heartbeat, tells_loss
 from ._settlement import Settlement
 from ._states import Beats, Phase, Verdict
-from ._wheel import Timer, grain_for
 
 if TYPE_CHECKING:
     from .keeper import LeaseKeeper
@@ -30,12 +28,7 @@ LEASE_LOST: Final = "lease lost"
 TIMED_OUT: Final = "handler timed out"
 LET_GO: Final = "its holder has let go of it"
 
-_LOOK_AGAIN = 60.0
-"""Seconds after which the server's time is asked for again while leases are held."""
-
 _LARGEST_MARGIN = 0.25
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
 
 
 def epoch_seconds(value: records.Timestamp) -> float:
@@ -65,26 +58,21 @@ class HeldLease:
 
     __slots__ = (
         "_answer",
-        "_asked",
-        "_beat",
-        "_beat_over",
-        "_beat_sent",
-        "_beats",
-        "_count",
-        "_failures",
-        "_interval",
         "_joined",
         "_keeper",
         "_margin",
         "_scope",
         "_shield",
-        "_timer",
         "_turn",
+        "asked",
         "attempt",
         "cancel_reason",
         "cancelled_at",
+        "count",
         "end",
         "expires_at",
+        "heartbeat",
+        "interval",
         "job_id",
         "limit",
         "lost",
@@ -103,7 +91,6 @@ class HeldLease:
         *,
         asked: float,
         interval: float | None,
-        beats: bool,
         shield: bool,
         usual: float | None,
         count: Beats,
@@ -119,21 +106,16 @@ class HeldLease:
         self.lost: str | None = None
         self.phase = Phase.HELD
         self.settled: trio.Event | None = None
+        self.heartbeat: Heartbeat | None = None
         self._scope: trio.CancelScope | None = None
         self._shield = shield
         self._keeper = keeper
-        self._asked = asked
-        self._interval = interval
-        self._beats = beats
-        self._count = count
+        self.asked = asked
+        self.interval = interval
+        self.count = count
         self.usual = usual
         self._margin = 0.0
         self._answer: tuple[float, float, float] | None = None
-        self._timer: Timer | None = None
-        self._beat: PendingCall | None = None
-        self._beat_sent = 0.0
-        self._beat_over: trio.Event | None = None
-        self._failures = 0
         self._turn: trio.Lock | None = None
         self._joined: set[trio.CancelScope] | None = None
 
@@ -168,7 +150,7 @@ class HeldLease:
         if self.lost is None:
             self.lost = why
         self._cancel_scopes(f"{LEASE_LOST}: {why}")
-        self._stop_timer()
+        self._stop_beats()
 
     def cancel(self, reason: str) -> None:
         """Cancel the holder, who still has the lease and may settle the job once it is out.
@@ -179,12 +161,16 @@ class HeldLease:
         self.check(now)
         self._cancelled(reason, now)
         self._cancel_scopes(reason)
-        self._stop_timer()
+        self._stop_beats()
 
     def _cancel_scopes(self, reason: str) -> None:
         self.scope.cancel(reason=reason)
         for scope in self._joined or ():
             scope.cancel(reason=reason)
+
+    def _stop_beats(self) -> None:
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
 
     def set_limit(self, limit: float) -> None:
         """Cancel the holder at ``limit``, on Trio's clock, unless the lease ends before."""
@@ -199,7 +185,7 @@ class HeldLease:
             else:
                 scope.deadline = inf
         self.phase = Phase.SETTLED
-        self._stop_timer()
+        self._stop_beats()
         self._keeper.forget(self)
 
     # ---- company ----
@@ -227,12 +213,12 @@ class HeldLease:
         self.check(received)
         if self.lost is not None:
             return
-        usual = self.usual if asked == self._asked else None
+        usual = self.usual if asked == self.asked else None
         expiry = epoch_seconds(expires_at)
         grant = self._keeper.clock.grant(expiry, asked, sent, received, usual)
         self._answer = (expiry, asked, received)
         self.expires_at = expires_at
-        self.end_at(grant.end, grant.length, own=asked == self._asked)
+        self.end_at(grant.end, grant.length, own=asked == self.asked)
         if not grant.certain:
             self._keeper.doubt(self)
 
@@ -243,7 +229,7 @@ class HeldLease:
             return
         expiry, asked, received = self._answer
         grant = self._keeper.clock.reread(expiry, asked, received)
-        self.end_at(grant.end, grant.length, own=asked == self._asked)
+        self.end_at(grant.end, grant.length, own=asked == self.asked)
 
     def end_at(self, end: float, length: float, *, own: bool) -> None:
         """Set the end; ``own`` if it is the answer to what the heartbeat asks for."""
@@ -271,97 +257,26 @@ class HeldLease:
 
     def start_beats(self, now: float, spread: float) -> None:
         """Begin, with the first beat ``spread`` (0 to 1) of an interval from now."""
-        if self._beats:
-            self._timer = Timer(self._beat_due)
-            self._next_beat(now, spread)
+        self.heartbeat = Heartbeat(self._keeper, self)
+        self.heartbeat.next(now, spread)
 
     def end_beats(self) -> None:
         """Beat once more and then never again, if there is a heartbeat."""
-        if self._timer is not None:
-            self._beat_due()
-            self._stop_timer()
+        if self.heartbeat is not None:
+            self.heartbeat.beat()
+            self.heartbeat.stop()
 
-    def _next_beat(self, now: float, spread: float = 1.0) -> None:
-        left = self.end - now
-        interval = self._interval
-        if interval is None or interval > 0.8 * left:
-            interval = left / 3
-        self._start_timer(now + max(interval * spread, 0.005), interval)
+    @property
+    def extends_itself(self) -> bool:
+        """Whether the holder is extending, or waits to: two extends in flight could overtake
+        each other."""
+        return self._turn is not None and self._turn.locked()
 
-    def _start_timer(self, due: float, interval: float) -> None:
-        if self._timer is not None:
-            self._keeper.wheel.start(self._timer, due, grain_for(interval))
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
-
-    def _beat_due(self) -> None:
-        now = trio.current_time()
-        if self._beat is not None or self._needs_no_beat(now):
-            return
-        own = self.usual or self._asked
-        if self._turn is not None and self._turn.locked():
-            # The holder is extending by itself; two in flight could overtake each other.
-            self._start_timer(now + own / 8, own / 8)
-            return
-        if self.end - now > own:
-            # Extended further than a beat would: it must not be shortened.
-            self._start_timer(self.end - own * 2 / 3, own / 3)
-            return
-        keeper = self._keeper
-        if now - keeper.clock.looked_at > _LOOK_AGAIN:
-            keeper.ask_time()
-        self._beat_sent = now
-        try:
-            self._beat = keeper.channel.start_unary(
-                keeper.methods.extend,
-                self._request(self._asked),
-                self._beat_answered,
-                timeout=self.end - now,
-                urgent=True,
-            )
-        except ChannelClosed:
-            return  # the client's block has ended: the lease runs out in its own time
-        self._count.sent += 1
-
-    def _needs_no_beat(self, now: float) -> bool:
-        if self.phase is Phase.HELD:
-            return self.check(now) is not None
-        return self.phase is Phase.SETTLED or now >= self.end
-
-    def _request(self, seconds: float) -> records.ExtendRequest:
+    def extend_request(self, seconds: float) -> records.ExtendRequest:
+        """The message of an extend."""
         return records.ExtendRequest(
             self.job_id, self.attempt, convert.seconds_to_wire(seconds), self.worker_id
         )
-
-    def _beat_answered(
-        self, response: records.ExtendResponse | None, error: CallError | None
-    ) -> None:
-        self._beat = None
-        if self._beat_over is not None:
-            self._beat_over.set()
-            self._beat_over = None
-        if self.phase is Phase.SETTLED:
-            return
-        now = trio.current_time()
-        if response is not None and response.lease_expires_at is not None:
-            self._failures = 0
-            self.granted(response.lease_expires_at, self._asked, self._beat_sent, now)
-            self._next_beat(now)
-        elif error is not None and tells_loss(error):
-            # After an ack the job is gone as it should be: its answer says which.
-            if self.phase is Phase.HELD:
-                self.lose(error.message or error.status.name)
-        else:
-            self._failures += 1
-            self._count.failed += 1
-            self._keeper.beat_failed(self, error)
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
-            # Never long enough to miss the end, never short enough to be a hot loop.
-            pause = max(min(pause, (self.end - now) / 4), 0.01) * (0.5 + random.random() / 2)
-            self._start_timer(now + pause, pause)
 
     # ---- what the holder does ----
 
@@ -377,16 +292,15 @@ class HeldLease:
         if self._turn is None:
             self._turn = trio.Lock()
         async with self._turn:
-            while self._beat is not None:
-                self._beat_over = self._beat_over or trio.Event()
-                await self._beat_over.wait()
+            if self.heartbeat is not None:
+                await self.heartbeat.wait_answered()
             self._refuse_if_over()
             sent = trio.current_time()
             keeper = self._keeper
             try:
                 response = await keeper.channel.unary(
                     keeper.methods.extend,
-                    self._request(seconds),
+                    self.extend_request(seconds),
                     timeout=self.end - sent,
                     urgent=True,
                 )
@@ -400,8 +314,8 @@ class HeldLease:
             self.granted(response.lease_expires_at, seconds, sent, now)
             if self.lost is not None:
                 raise LeaseLostError(self.lost)
-            if self._timer is not None:
-                self._next_beat(now)
+            if self.heartbeat is not None:
+                self.heartbeat.next(now)
             return convert.lease_expiry_from_wire(response)
 
     def settle(
@@ -456,11 +370,3 @@ class HeldLease:
             raise LeaseLostError(self.lost)
         if self.phase is not Phase.HELD:
             raise JobNotFoundError("the job was acked or nacked, or its hold has ended, already")
-
-
-def tells_loss(error: CallError) -> bool:
-    """Whether the server says that the job is not leased to us."""
-    return error.origin == "server" and error.status in (
-        Status.NOT_FOUND,
-        Status.FAILED_PRECONDITION,
-    )

@@ -101,17 +101,15 @@ class LeaseKeeper:
         worker_id: str | None = None,
         *,
         asked: float,
-        beats: bool,
         interval: float | None = None,
         shield: bool = False,
         usual: float | None = None,
         count: Beats | None = None,
     ) -> HeldLease:
-        """Take a lease into keeping; its holder sets its end and starts its beats.
+        """Take a lease into keeping; its holder sets its end, and may start its beats.
 
         Args:
-            asked: Seconds of lease that each beat asks for.
-            beats: Whether it has a heartbeat.
+            asked: Seconds of lease that each beat asks for, if there are any.
             interval: Seconds between beats; a third of what was granted if ``None``.
             shield: The scope lets no cancel from outside through.
             usual: Seconds that were granted last time for the same wish, if known.
@@ -124,7 +122,6 @@ class LeaseKeeper:
             worker_id,
             asked=asked,
             interval=interval,
-            beats=beats,
             shield=shield,
             usual=usual,
             count=count or self.beats,

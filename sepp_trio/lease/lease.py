@@ -161,14 +161,14 @@ async def hold(
         job.attempt,
         getattr(job, "worker_id", None),
         asked=asked,
-        beats=auto_extend,
         interval=interval,
     )
     held.end_at(now + left, min(asked, left), own=False)
     try:
         if end is None:
             await held.extend(asked)  # the only way to know how long it lasts
-        keeper.start_beats(held, now)
+        if auto_extend:
+            keeper.start_beats(held, now)
         if held.check(now) is None:
             with held.scope:
                 yield Lease(keeper, held)

@@ -167,7 +167,6 @@ class Reports:
             job.attempt,
             run.options.worker_id,
             asked=run.options.lease_duration,
-            beats=False,
         )
         length = run.options.lease_duration
         lease.end_at(now + length, length, own=True)

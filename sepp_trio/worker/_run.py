@@ -146,7 +146,6 @@ class Run:
             record.attempt,
             options.worker_id,
             asked=options.lease_duration,
-            beats=True,
             interval=options.auto_extend_interval,
             shield=True,
             usual=self._usual,

@@ -18,7 +18,7 @@ async def test_first_beats_of_leases_granted_together_are_spread(
 ) -> None:
     keeper = client._keeper
     for number in range(1000):
-        lease = keeper.open(f"job-{number}", 1, asked=30, beats=True)
+        lease = keeper.open(f"job-{number}", 1, asked=30)
         lease.end_at(30, 30, own=True)
         keeper.start_beats(lease, 0)
         sepp.leases[lease.job_id] = None  # type: ignore[assignment]

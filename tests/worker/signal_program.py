@@ -21,10 +21,16 @@ async def main(address: str, queue: str, jobs: int, seconds: float) -> int:
             await trio.sleep(seconds)
             print("end", ctx.id, ctx.attempt, flush=True)
 
-        print("ready", flush=True)
-        drained = await run_until_signal(worker)
-        print("returned", drained, flush=True)
-    return 0 if drained else 3
+        drained = []
+
+        async def run(*, task_status: trio.TaskStatus[None]) -> None:
+            drained.append(await run_until_signal(worker, task_status=task_status))
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run)
+            print("ready", flush=True)
+        print("returned", *drained, flush=True)
+    return 0 if drained == [True] else 3
 
 
 if __name__ == "__main__":

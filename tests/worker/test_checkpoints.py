@@ -37,7 +37,11 @@ class CancelAtStep(trio.abc.Instrument):
 
 
 async def life(step: int, how: str) -> bool:
-    """One worker, three jobs, and a stop at a step; whether there were so many steps."""
+    """One worker, three jobs, and a stop at a step; whether there were so many steps.
+
+    A handler that ends after its cancel, because that came too late for its last checkpoint,
+    is given back all the same: nobody can tell it from one that swallows its cancel.
+    """
     ended: list[str] = []
     acted = False
 
@@ -77,7 +81,6 @@ async def life(step: int, how: str) -> bool:
         left = await client.reserve(ReserveOptions(["q"], 60, wait_timeout=0, max_jobs=9))
         waiting = {job.id for job in left}
         assert waiting | set(ended) == {ack.job_id for ack in acks}
-        assert not waiting & set(ended)
     return acted
 
 

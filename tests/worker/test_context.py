@@ -144,7 +144,7 @@ async def test_a_context_outlives_its_job_but_not_its_lease(sepp: Sepp, client: 
         await until(lambda: sepp.nacks)
     [ctx] = kept
     assert ctx.job_type == "t"
-    with pytest.raises(Exception, match="acked or nacked already"):
+    with pytest.raises(Exception, match="acked or nacked"):
         await ctx.extend(30)
     await trio.sleep(60)
     assert ctx.remaining() == 0

@@ -1,0 +1,137 @@
+"""The heartbeat of one lease: a timer in the keeper's wheel and at most one extend on its way."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import trio
+from grpclib.const import Status
+
+from ..transport import CallError, ChannelClosed
+from ..wire import records
+from ._states import Phase
+from ._wheel import Timer, grain_for
+
+if TYPE_CHECKING:
+    from ._held import HeldLease
+    from .keeper import LeaseKeeper
+
+_LOOK_AGAIN = 60.0
+"""Seconds after which the server's time is asked for again while leases are held."""
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+
+class Heartbeat:
+    """Extends a lease again and again, until stopped or until there is nothing to extend."""
+
+    __slots__ = ("_answered", "_failures", "_keeper", "_lease", "_pending", "_sent", "_timer")
+
+    def __init__(self, keeper: LeaseKeeper, lease: HeldLease) -> None:
+        self._keeper = keeper
+        self._lease = lease
+        self._timer: Timer | None = Timer(self.beat)
+        self._pending = False
+        self._sent = 0.0
+        self._failures = 0
+        self._answered: trio.Event | None = None
+
+    def stop(self) -> None:
+        """No beat from now on; one that is on its way is still taken in."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    async def wait_answered(self) -> None:
+        """Wait until no beat is on its way."""
+        while self._pending:
+            self._answered = self._answered or trio.Event()
+            await self._answered.wait()
+
+    def next(self, now: float, spread: float = 1.0) -> None:
+        """Set the time of the next beat: ``spread`` (0 to 1) of an interval from now."""
+        lease = self._lease
+        left = lease.end - now
+        interval = lease.interval
+        if interval is None or interval > 0.8 * left:
+            interval = left / 3
+        self._start_timer(now + max(interval * spread, 0.005), interval)
+
+    def _start_timer(self, due: float, interval: float) -> None:
+        if self._timer is not None:
+            self._keeper.wheel.start(self._timer, due, grain_for(interval))
+
+    def beat(self) -> None:
+        """Send an extend, unless the lease needs none."""
+        lease = self._lease
+        now = trio.current_time()
+        if self._pending or self._is_over(now):
+            return
+        own = lease.usual or lease.asked
+        if lease.extends_itself:
+            self._start_timer(now + own / 8, own / 8)
+            return
+        if lease.end - now > own:
+            # Extended further than a beat would: it must not be shortened.
+            self._start_timer(lease.end - own * 2 / 3, own / 3)
+            return
+        keeper = self._keeper
+        if now - keeper.clock.looked_at > _LOOK_AGAIN:
+            keeper.ask_time()
+        self._sent = now
+        try:
+            keeper.channel.start_unary(
+                keeper.methods.extend,
+                lease.extend_request(lease.asked),
+                self._take_answer,
+                timeout=lease.end - now,
+                urgent=True,
+            )
+        except ChannelClosed:
+            return  # the client's block has ended: the lease runs out in its own time
+        self._pending = True
+        lease.count.sent += 1
+
+    def _is_over(self, now: float) -> bool:
+        lease = self._lease
+        if lease.phase is Phase.HELD:
+            return lease.check(now) is not None
+        return lease.phase is Phase.SETTLED or now >= lease.end
+
+    def _take_answer(
+        self, response: records.ExtendResponse | None, error: CallError | None
+    ) -> None:
+        lease = self._lease
+        self._pending = False
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None
+        if lease.phase is Phase.SETTLED:
+            return
+        now = trio.current_time()
+        if response is not None and response.lease_expires_at is not None:
+            self._failures = 0
+            lease.granted(response.lease_expires_at, lease.asked, self._sent, now)
+            self.next(now)
+        elif error is not None and tells_loss(error):
+            # After an ack the job is gone as it should be: its answer says which.
+            if lease.phase is Phase.HELD:
+                lease.lose(error.message or error.status.name)
+        else:
+            self._failures += 1
+            lease.count.failed += 1
+            self._keeper.beat_failed(lease, error)
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
+            # Never long enough to miss the end, never short enough to be a hot loop.
+            pause = max(min(pause, (lease.end - now) / 4), 0.01) * (0.5 + random.random() / 2)
+            self._start_timer(now + pause, pause)
+
+
+def tells_loss(error: CallError) -> bool:
+    """Whether the server says that the job is not leased to us."""
+    return error.origin == "server" and error.status in (
+        Status.NOT_FOUND,
+        Status.FAILED_PRECONDITION,
+    )
