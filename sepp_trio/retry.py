@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .types._checks import Duration, integer, seconds
+from .types._checks import Duration, integer, seconds, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class RetryPolicy:
         if isinstance(self.multiplier, bool) or not isinstance(self.multiplier, (int, float)):
             raise TypeError(f"multiplier must be a number, not {type(self.multiplier).__name__}")
         if not 1 <= self.multiplier < float("inf"):
-            raise ValueError(f"multiplier must be at least 1 and finite, not {self.multiplier}")
+            raise ValueError(
+                f"multiplier must be at least 1 and finite, not {shown(self.multiplier)}"
+            )
         if not isinstance(self.jitter, bool):
             raise TypeError(f"jitter must be a bool, not {type(self.jitter).__name__}")
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from sepp_trio.errors import ConfigError
 from sepp_trio.transport import ServerConfig
+from sepp_trio.types._checks import shown
 
 from . import _config_file as _file
 from ._names import queue_name_problem
@@ -45,7 +46,7 @@ def _check(section: object, where: str) -> None:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(key, f"must be a whole number, not {value!r}")
             if not low <= value <= high:
-                raise ConfigError(key, f"must be between {low} and {high}, not {value}")
+                raise ConfigError(key, f"must be between {low} and {high}, not {shown(value)}")
         elif "choices" in item.metadata and value not in item.metadata["choices"]:
             allowed = " or ".join(map(repr, item.metadata["choices"]))
             raise ConfigError(key, f"must be {allowed}, not {value!r}")

@@ -26,10 +26,20 @@ def seconds(value: Duration, field: str, *, zero: bool = False) -> float:
         raise TypeError(f"{field} must be seconds or a timedelta, not {type(value).__name__}")
     # The conditions are so put that a NaN fails them, and an int beyond any float is compared.
     if not value >= 0 or (value == 0 and not zero):
-        raise ValueError(f"{field} must be {'at least' if zero else 'more than'} 0 s, not {value}")
+        raise ValueError(
+            f"{field} must be {'at least' if zero else 'more than'} 0 s, not {shown(value)}"
+        )
     if value > MAX_DURATION:
-        raise ValueError(f"{field} must be at most {MAX_DURATION:.0f} s, not {value}")
+        raise ValueError(f"{field} must be at most {MAX_DURATION:.0f} s, not {shown(value)}")
     return float(value)
+
+
+def shown(value: float) -> str:
+    """A number as it stands in a message: Python does not write those of thousands of digits."""
+    try:
+        return str(value)
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def text(value: str, field: str, *, empty: bool = False) -> str:
@@ -61,7 +71,7 @@ def integer(value: int, field: str, minimum: int, maximum: int = UINT32_MAX) -> 
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{field} must be an int, not {type(value).__name__}")
     if not minimum <= value <= maximum:
-        raise ValueError(f"{field} must be between {minimum} and {maximum}, not {value}")
+        raise ValueError(f"{field} must be between {minimum} and {maximum}, not {shown(value)}")
     return value
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from ._checks import text
+from ._checks import shown, text
 
 Primitive: TypeAlias = str | int | float | bool
 """A value of the custom map; an int is 64 bits wide and signed."""
@@ -109,7 +109,7 @@ def checked_custom(custom: Mapping[str, Primitive]) -> dict[str, Primitive]:
             text(value, f"custom[{key!r}]", empty=True)
         elif isinstance(value, int) and not isinstance(value, bool):
             if not -(2**63) <= value < 2**63:
-                raise ValueError(f"custom[{key!r}] must fit in 64 bits, not {value}")
+                raise ValueError(f"custom[{key!r}] must fit in 64 bits, not {shown(value)}")
         elif not isinstance(value, (bool, float)):
             raise TypeError(
                 f"custom[{key!r}] must be str, int, float or bool, not {type(value).__name__}"

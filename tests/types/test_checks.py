@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sepp_trio import EnqueueRequest, RetryPolicy
 from sepp_trio.types._checks import (
     MAX_DURATION,
     UINT32_MAX,
@@ -47,6 +48,20 @@ def test_zero_seconds_are_taken_where_they_mean_something() -> None:
 def test_seconds_beyond_the_range_of_the_wire_are_refused(value: float | timedelta) -> None:
     with pytest.raises(ValueError, match="delay must be at most 315576000000 s"):
         seconds(value, "delay")
+
+
+@pytest.mark.parametrize("value", [10**5000, -(10**5000)], ids=["huge", "tiny"])
+def test_numbers_too_long_to_be_written_are_refused_by_name(value: int) -> None:
+    for refused in (
+        lambda: seconds(value, "the field"),
+        lambda: integer(value, "the field", 1),
+        lambda: EnqueueRequest("q", "t", custom={"the field": value}),
+    ):
+        with pytest.raises(ValueError, match="the field.* must .*thousands of digits"):
+            refused()
+    if value < 0:
+        with pytest.raises(ValueError, match="multiplier must .*thousands of digits"):
+            RetryPolicy(multiplier=value)
 
 
 @pytest.mark.parametrize("value", [True, "1", None, 1j])
