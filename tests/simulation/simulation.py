@@ -15,7 +15,7 @@ import trio
 import trio._core._run
 import trio.testing
 
-from sepp_trio import ClientError, open_client
+from sepp_trio import ClientError, ServerInternalError, open_client
 from sepp_trio.broker import BrokerConfig, StorageConfig
 from sepp_trio.testing import (
     FaultPlan,
@@ -211,6 +211,8 @@ class _World:
                     try:
                         await client.enqueue_batch(batch)
                         break
+                    except ServerInternalError:
+                        raise
                     except ClientError:
                         truth.counts["enqueues repeated"] += 1
                         await trio.sleep(0.5)

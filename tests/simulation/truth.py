@@ -162,6 +162,7 @@ class RecordingEngine(Engine):
         super().__init__(store, config, new_id=truth.new_id)
         self._truth = truth
         self._servers = server
+        self._nacking = False
         self._spoil = encoder_of(records.Job)(records.Job(priority=12))
 
     def _trio_time(self, at_ms: int) -> float:
@@ -194,15 +195,15 @@ class RecordingEngine(Engine):
                 leases[index] = lease._replace(message=lease.message + self._spoil)
         return leases
 
-    def give_back(self, leases: Sequence[Lease]) -> None:
+    def give_back(self, leases: Sequence[Lease], now: int) -> None:
         for lease in leases:
-            job = self._store.leased(lease.job_id)
+            job = self._store.leased(lease.job_id, now)
             if job is not None and job.attempt == lease.attempt:
                 self._truth.end(str(uuid.UUID(bytes=lease.job_id)), lease.attempt, "given back")
-        super().give_back(leases)
+        super().give_back(leases, now)
 
-    def ack(self, request: records.AckRequest) -> records.AckResponse:
-        response = super().ack(request)
+    def ack(self, request: records.AckRequest, now: int) -> records.AckResponse:
+        response = super().ack(request, now)
         by = request.worker_id or "?"
         self._truth.end(request.job_id, request.attempt, "acked", by)
         if by == THIEF:
@@ -214,7 +215,11 @@ class RecordingEngine(Engine):
 
     def nack(self, request: records.NackRequest, now: int) -> records.NackResponse:
         story = self._truth.jobs.get(request.job_id)
-        response = super().nack(request, now)
+        self._nacking = True
+        try:
+            response = super().nack(request, now)
+        finally:
+            self._nacking = False
         assert story is not None
         if story.end:  # _give_up was here before
             story.deliveries[request.attempt].by = request.worker_id or "?"
@@ -245,12 +250,14 @@ class RecordingEngine(Engine):
         super()._give_up(job, cause, reason, now)
         job_id = str(uuid.UUID(bytes=job.id))
         how = "expired" if cause is Cause.LEASE_EXPIRED else "nacked"
-        if how == "nacked":
-            self._truth.end(job_id, job.attempt, how)
+        self._truth.end(job_id, job.attempt, how)
         self._truth.over(job_id, cause.name)
         self._truth.note(job_id, f"broker: dead letter, {cause.name}")
 
-    def sweep(self, now: int) -> None:
-        for job in self._store.expired(now, 1000):
-            self._truth.end(str(uuid.UUID(bytes=job.id)), job.attempt, "expired")
-        super().sweep(now)
+    def _put(self, job: StoredJob, due: int, now: int) -> None:
+        # A job comes back with the next attempt when it was nacked or its lease has ended.
+        job_id = str(uuid.UUID(bytes=job.id))
+        last = self._truth.delivery(job_id, job.attempt - 1)
+        if last is not None and last.ended is None and not self._nacking:
+            self._truth.end(job_id, last.attempt, "expired")
+        super()._put(job, due, now)
