@@ -74,9 +74,9 @@ def unix_connector(
 async def _start_tls(
     stream: trio.abc.Stream, context: ssl.SSLContext, hostname: str
 ) -> trio.abc.Stream:
-    # https_compatible: HTTP/2 says when it is over, TLS need not say it again.
-    secured = trio.SSLStream(stream, context, server_hostname=hostname, https_compatible=True)
     try:
+        # https_compatible: HTTP/2 says when it is over, TLS need not say it again.
+        secured = trio.SSLStream(stream, context, server_hostname=hostname, https_compatible=True)
         await secured.do_handshake()
         protocol = secured.selected_alpn_protocol()
         if protocol != "h2":

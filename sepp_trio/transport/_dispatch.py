@@ -13,7 +13,7 @@ from grpclib.const import Status
 
 from ._errors import CallError, ChannelClosed, DialError
 from ._frames import Code
-from ._link import Link
+from ._link import Link, close_quietly
 from ._timers import Timers
 
 if TYPE_CHECKING:
@@ -196,12 +196,15 @@ class Dispatcher:
                 raise
             except Exception as error:
                 raise DialError(f"{type(error).__name__}: {error}") from error
+            if not isinstance(stream, trio.abc.Stream):
+                kind = type(stream).__name__
+                raise DialError(f"connect() gave a {kind}, which is no trio.abc.Stream")
             stage = "HTTP/2 settings from the server"
             link = Link(self, stream, self._http2, self.waiting)
             try:
                 await link.handshake()
             except BaseException:
-                await trio.aclose_forcefully(stream)
+                await close_quietly(stream)
                 raise
             return link
         raise DialError(f"no {stage} within {config.connect_timeout:g} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ._calls import Call
     from ._http2 import Http2Config
     from ._sending import Queue
+
+logger = logging.getLogger("sepp_trio.transport")
 
 READ_SIZE = 64 * 1024
 _UNREAD_LIMIT = 64 * 1024
@@ -91,9 +94,14 @@ class Link:
         except ConnectionFault as fault:
             reason = _what_spoke(seen) or f"the server does not speak HTTP/2 ({fault.reason})"
             raise DialError(reason) from None
+        except DialError:
+            raise
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
             reason = _what_spoke(seen) or "the server broke the connection"
             raise DialError(reason) from error
+        except Exception as error:
+            # A stream of the user's own may raise anything.
+            raise DialError(_describe(error)) from error
         if not core.accepting:
             raise DialError("the server is going away")
 
@@ -108,7 +116,7 @@ class Link:
         finally:
             self.end("the channel is closed")
             self._owner.link_lost(self, self.core.lost())  # type: ignore[arg-type]
-            await trio.aclose_forcefully(self._stream)
+            await close_quietly(self._stream)
 
     def end(self, reason: str) -> None:
         """Give the connection up, at once.  Synchronous; only the first reason counts."""
@@ -242,6 +250,14 @@ class Link:
                     oldest.append(call.started)
                     break
         return min(oldest, default=None)
+
+
+async def close_quietly(stream: trio.abc.Stream) -> None:
+    """Close a stream at once.  What it raises then is of use to nobody: it is logged."""
+    try:
+        await trio.aclose_forcefully(stream)
+    except Exception as error:
+        logger.warning("a connection could not be closed: %s", _describe(error))
 
 
 def _describe(error: Exception) -> str:
