@@ -57,10 +57,10 @@ def test_numbers_too_long_to_be_written_are_refused_by_name(value: int) -> None:
         lambda: integer(value, "the field", 1),
         lambda: EnqueueRequest("q", "t", custom={"the field": value}),
     ):
-        with pytest.raises(ValueError, match="the field.* must .*thousands of digits"):
+        with pytest.raises(ValueError, match=r"the field.* must .*thousands of digits"):
             refused()
     if value < 0:
-        with pytest.raises(ValueError, match="multiplier must .*thousands of digits"):
+        with pytest.raises(ValueError, match=r"multiplier must .*thousands of digits"):
             RetryPolicy(multiplier=value)
 
 
