@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 from ._measure import cpu_seconds, percentile, report, resident_mib
 
@@ -22,15 +23,21 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 class Costs:
-    """Wall time and CPU from ``start`` to ``finish``, divided by the jobs."""
+    """CPU of the whole run, wall time up to the end of the last handler, each job's wait."""
 
-    def __init__(self, clock: float) -> None:
-        self.began, self.cpu = clock, cpu_seconds()
+    def __init__(self) -> None:
+        self._began, self._cpu = time.perf_counter(), cpu_seconds()
+        self._ended = self._began
         self.waited: list[float] = []
 
-    def finish(self, peer: str, args: argparse.Namespace, clock: float) -> None:
-        """Print the JSON line."""
-        cpu, wall, jobs = cpu_seconds() - self.cpu, clock - self.began, len(self.waited)
+    def handler_ended(self) -> None:
+        """Call it at the end of each handler."""
+        # A worker that is told to stop may wait for an empty reserve yet: that is no throughput.
+        self._ended = time.perf_counter()
+
+    def report(self, peer: str, args: argparse.Namespace) -> None:
+        """Print the JSON line, once the worker has returned."""
+        cpu, wall, jobs = cpu_seconds() - self._cpu, self._ended - self._began, len(self.waited)
         report(
             peer=peer,
             jobs=jobs,

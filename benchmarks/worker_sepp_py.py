@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 
 from sepp import JobCtx, Payload, SeppClient, Worker
@@ -32,11 +31,12 @@ async def bench() -> None:
                 shutdown.shutdown()
             if args.sleep:
                 await asyncio.sleep(args.sleep)
+            costs.handler_ended()
 
-        costs = Costs(time.perf_counter())
+        costs = Costs()
         async with asyncio.timeout(args.timeout):
             await worker.run()
-        costs.finish("sepp-py", args, time.perf_counter())
+        costs.report("sepp-py", args)
 
 
 if __name__ == "__main__":

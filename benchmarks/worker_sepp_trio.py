@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import trio
 
 import sepp_trio
@@ -32,11 +30,12 @@ async def bench() -> None:
                 worker.shutdown()
             if args.sleep:
                 await trio.sleep(args.sleep)
+            costs.handler_ended()
 
-        costs = Costs(time.perf_counter())
+        costs = Costs()
         with trio.fail_after(args.timeout):
             await worker.run()
-        costs.finish("sepp-trio", args, time.perf_counter())
+        costs.report("sepp-trio", args)
 
 
 if __name__ == "__main__":
