@@ -14,6 +14,7 @@ nox.options.error_on_missing_interpreters = False
 
 PYTHONS = ["3.11", "3.12", "3.13"]
 FLOOR = PYTHONS[0]
+H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
 
 def run(session: nox.Session, minutes: float, *command: str, **env: str) -> None:
@@ -71,6 +72,34 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(python=FLOOR)
+def compare(session: nox.Session) -> None:
+    """Random operations for the embedded server and the real one: every answer the same.
+
+    `-- --operations 10000 --seed 7`; a difference says how to see it again.
+    """
+    session.install("-e", ".[demo]", "--group", "test")
+    env = real_server(session)
+    run(session, 30, "python", "-m", "tests.conformance.compare", *session.posargs, **env)
+
+
+@nox.session(python=FLOOR)
+def crash(session: nox.Session) -> None:
+    """SIGKILL at random moments under load, `-- --rounds 50`: what was acknowledged holds."""
+    session.install("-e", ".", "--group", "test")
+    run(session, 30, "python", "-m", "tests.broker.crash", *session.posargs)
+
+
+@nox.session(python=FLOOR)
+def h2spec(session: nox.Session) -> None:
+    """The server role in HTTP/2 by the book; the cases that it does not pass are explained.
+
+    The tool is `h2spec` on PATH, or is built with Go, outside of the checkout.
+    """
+    session.install("-e", ".", "--group", "test")
+    run(session, 5, "python", "-m", "tests.transport.h2spec", h2spec_tool(session))
+
+
+@nox.session(python=FLOOR)
 def bench(session: nox.Session) -> None:
     """The benchmarks still run, and lose nothing; far too short for figures to quote."""
     session.install("-e", ".", "--group", "test")
@@ -92,10 +121,27 @@ def simulate(session: nox.Session) -> None:
     run(session, 90, "python", "-m", "tests.simulation", *session.posargs)
 
 
+def cache() -> Path:
+    """Where what is built once is kept, outside of the checkout."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sepp-trio"
+
+
+def h2spec_tool(session: nox.Session) -> str:
+    """The path of h2spec; builds it if need be and if it can be built."""
+    found = shutil.which("h2spec")
+    if found:
+        return found
+    built = cache() / "h2spec" / "h2spec"
+    if not built.exists():
+        if not shutil.which("go"):
+            session.skip(f"no h2spec on PATH, and no Go for: go install {H2SPEC}")
+        run(session, 10, "go", "install", H2SPEC, GOBIN=str(built.parent))
+    return str(built)
+
+
 def real_server(session: nox.Session) -> dict[str, str]:
     """The environment in which the real server is found; empty, with a warning, without one."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    built = cache / "sepp-trio" / "real" / "bin" / "sepp"
+    built = cache() / "real" / "bin" / "sepp"
     found = os.environ.get("SEPP_BIN") or shutil.which("sepp")
     if not found and built.exists():
         found = str(built)

@@ -213,7 +213,11 @@ class Store:
 
     def add_scheduled(self, job: StoredJob, due: int) -> None:
         """The job is to be ready at ``due``."""
-        self._execute("INSERT INTO scheduled VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*job, due))
+        self._execute(
+            "INSERT INTO scheduled (id, seq, queue, rank, enqueued_at, attempt, max_attempts, due)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*job, due),
+        )
 
     def take_due(self, now: int, limit: int) -> list[StoredJob]:
         """Remove and return the scheduled jobs that are due; the caller makes them ready."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+import threading
 import time
 from pathlib import Path
 
@@ -76,18 +77,28 @@ async def test_a_job_leased_while_its_caller_left_is_given_back(tmp_path: Path) 
 async def test_who_leaves_while_a_batch_runs_waits_no_more(tmp_path: Path) -> None:
     async with running(str(tmp_path / "jobs.db"), threaded=True) as rig:
         connection = rig.store._connection
-        connection.create_function("slow", 0, lambda: time.sleep(0.05))
+        slow = threading.Event()
+
+        def be_slow() -> None:
+            slow.set()
+            time.sleep(0.05)
+
+        connection.create_function("slow", 0, be_slow)
         connection.execute("CREATE TEMP TRIGGER slow AFTER INSERT ON jobs BEGIN SELECT slow(); END")
+        leave = trio.CancelScope()
 
         async def wait_in_vain() -> None:
-            with trio.move_on_after(0.1):
+            with leave:
                 await rig.reserve("empty", wait=20)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_in_vain)
-            await trio.sleep(0.08)
-            assert rig.committer.statistics().parked == 1
+            while rig.committer.statistics().parked == 0:
+                await trio.sleep(0.01)
             nursery.start_soon(rig.add)
+            while not slow.is_set():
+                await trio.sleep(0.001)
+            leave.cancel()
         assert rig.committer.statistics().parked == 0
 
         async def wait_for_the_drain() -> None:
