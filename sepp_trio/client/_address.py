@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 # A name as DNS, container networks and numeric IPv4 write it; underscores are common in the latter.
 _HOST = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 _LONGEST_HOST = 254  # 253 and a final dot
+_ZONE = re.compile(r"[A-Za-z0-9._~-]+")
 _PORT = re.compile("[0-9]{1,5}")
 
 _FORMS = "host:port, http://host:port, https://host:port or unix:/path"
@@ -75,12 +77,21 @@ def parse_address(text: str) -> TcpAddress | UnixAddress:
     raise _wrong(text, f"unknown scheme {scheme!r}")
 
 
+def is_host_name(text: str) -> bool:
+    """Whether it is a name as DNS knows them, or a numeric IPv4 address."""
+    return len(text) <= _LONGEST_HOST and _HOST.fullmatch(text) is not None
+
+
 def _unix(text: str) -> UnixAddress:
     path = text.removeprefix("unix:")
     if not path.startswith("/") or path.strip("/") == "":
         raise _wrong(text, "a Unix socket needs an absolute path")
     if "\0" in path:
         raise _wrong(text, "the path contains a null character")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise _wrong(text, f"no file can have this name ({error.reason})") from None
     return UnixAddress(path)
 
 
@@ -94,13 +105,15 @@ def _tcp(text: str, place: str, scheme: Literal["http", "https"] | None) -> TcpA
             ipaddress.IPv6Address(host)
         except ValueError:
             raise _wrong(text, f"{host!r} is no IPv6 address") from None
+        if (zone := host.partition("%")[2]) and not _ZONE.fullmatch(zone):
+            raise _wrong(text, f"{zone!r} is no zone of an IPv6 address")
     elif ":" in host:
         raise _wrong(text, "an IPv6 address stands in brackets, as in [::1]:50051")
     elif not host:
         raise _wrong(text, "the host is missing")
     elif not host.isascii():
         raise _wrong(text, "a host name outside ASCII is written in its xn-- form")
-    elif len(host) > _LONGEST_HOST or not _HOST.fullmatch(host):
+    elif not is_host_name(host):
         raise _wrong(text, f"{host!r} is no host name")
     if not _PORT.fullmatch(port) or not 1 <= int(port) <= 65535:
         raise _wrong(text, f"the port must be between 1 and 65535, not {port!r}")

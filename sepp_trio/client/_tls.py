@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import ssl
 import tempfile
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from ._address import TcpAddress, UnixAddress
+from ._address import TcpAddress, UnixAddress, is_host_name
 
 PemSource: TypeAlias = "bytes | str | os.PathLike[str]"
 """PEM as ``bytes``, or the path of a file that holds it."""
@@ -51,8 +52,8 @@ def tls_context(
     if options.server_hostname is not None and not isinstance(options.server_hostname, str):
         kind = type(options.server_hostname).__name__
         raise TypeError(f"server_hostname must be a string, not {kind}")
-    if options.server_hostname == "":
-        raise ValueError("server_hostname must not be empty")
+    if options.server_hostname is not None:
+        _check_name(options.server_hostname)
     wants = options.given()
     if address is None or isinstance(address, UnixAddress):
         if wants:
@@ -73,8 +74,21 @@ def tls_context(
         for name in ("ca_certificate", "client_certificate"):
             if getattr(options, name) is not None:
                 raise ValueError(f"{name} cannot be added to an SSLContext: load it into tls")
+        if options.tls.protocol is ssl.PROTOCOL_TLS_SERVER:
+            raise ValueError("tls is an SSLContext for servers: make one with PROTOCOL_TLS_CLIENT")
         return options.tls
     return _context(options.ca_certificate, options.client_certificate)
+
+
+def _check_name(name: str) -> None:
+    """Refuse what no certificate can name."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        if not is_host_name(name):
+            raise ValueError(
+                f"server_hostname must be a host name or an IP address, not {name!r}"
+            ) from None
 
 
 def _context(
@@ -123,6 +137,6 @@ def _read(source: object, field: str) -> bytes:
         raise ValueError(f"{field} is PEM text: give it as bytes (a string is a path)")
     try:
         return Path(source).read_bytes()
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, ValueError) as error:  # ValueError: no path can be like that
+        reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{field} cannot be read from {str(source)!r}: {reason}") from None

@@ -63,6 +63,10 @@ def test_the_four_forms_are_read(text: str, expected: TcpAddress | UnixAddress) 
         ("unix:", "a Unix socket needs an absolute path"),
         ("unix:/", "a Unix socket needs an absolute path"),
         ("unix:/a\0b", "null character"),
+        ("unix:/a\ud800b", "no file can have this name"),
+        ("[fe80::1%a b]:50051", "'a b' is no zone"),
+        ("[fe80::1%\n]:50051", "is no zone"),
+        ("[fe80::1%ä]:50051", "'ä' is no zone"),
     ],
 )
 def test_everything_else_is_refused_with_what_was_given(text: str, reason: str) -> None:

@@ -54,7 +54,8 @@ def test_each_option_turns_tls_on(ca_pem: bytes, tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_bytes(ca_pem)
     assert context("localhost:1", tls=True) is not None
-    assert context("localhost:1", server_hostname="queue") is not None
+    for name in ("queue", "queue.example.", "127.0.0.1", "::1"):
+        assert context("localhost:1", server_hostname=name) is not None
     for source in (ca_pem, file, str(file)):
         made = context("localhost:1", ca_certificate=source)
         assert made is not None
@@ -87,7 +88,15 @@ def test_a_client_certificate_is_loaded_from_bytes_and_files(
         ("localhost:1", {"tls": False, "server_hostname": "x"}, "tls is False but server_hostname"),
         ("unix:/run/x", {"tls": True}, "tls has no use with a Unix socket"),
         (None, {"server_hostname": "x"}, "server_hostname has no use with a stream of your own"),
-        ("localhost:1", {"server_hostname": ""}, "server_hostname must not be empty"),
+        *(
+            ("localhost:1", {"server_hostname": name}, "server_hostname must be a host name or an")
+            for name in ("", ".x", "a b", "a\0b", "ä.example", "\ud800", "x" * 300, "[::1]")
+        ),
+        (
+            "localhost:1",
+            {"tls": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)},
+            "tls is an SSLContext for servers",
+        ),
         ("localhost:1", {"ca_certificate": b""}, "ca_certificate holds no PEM certificate"),
         ("localhost:1", {"ca_certificate": b"\xff"}, "ca_certificate holds no PEM certificate"),
         (
@@ -99,6 +108,12 @@ def test_a_client_certificate_is_loaded_from_bytes_and_files(
             "localhost:1",
             {"ca_certificate": "/no/such/file"},
             "ca_certificate cannot be read from '/no/such/file': No such file",
+        ),
+        ("localhost:1", {"ca_certificate": "a\0b"}, "ca_certificate cannot be read from 'a"),
+        (
+            "localhost:1",
+            {"client_certificate": ("\ud800", b"")},
+            r"client_certificate\[0\] cannot be read",
         ),
         (
             "localhost:1",
