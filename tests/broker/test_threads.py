@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -74,17 +75,23 @@ async def test_a_job_leased_while_its_caller_left_is_given_back(tmp_path: Path) 
         assert len(leases) + taken == 20
 
 
+def slow_down(connection: sqlite3.Connection) -> threading.Event:
+    """Each insert of a job takes 50 ms; the event says that one has begun."""
+    begun = threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        time.sleep(0.05)
+
+    connection.create_function("slow", 0, slow)
+    connection.execute("CREATE TEMP TRIGGER slow AFTER INSERT ON jobs BEGIN SELECT slow(); END")
+    return begun
+
+
 async def test_who_leaves_while_a_batch_runs_waits_no_more(tmp_path: Path) -> None:
     async with running(str(tmp_path / "jobs.db"), threaded=True) as rig:
         connection = rig.store._connection
-        slow = threading.Event()
-
-        def be_slow() -> None:
-            slow.set()
-            time.sleep(0.05)
-
-        connection.create_function("slow", 0, be_slow)
-        connection.execute("CREATE TEMP TRIGGER slow AFTER INSERT ON jobs BEGIN SELECT slow(); END")
+        at_work = slow_down(connection)
         leave = trio.CancelScope()
 
         async def wait_in_vain() -> None:
@@ -93,11 +100,10 @@ async def test_who_leaves_while_a_batch_runs_waits_no_more(tmp_path: Path) -> No
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_in_vain)
-            while rig.committer.statistics().parked == 0:
+            while rig.committer.statistics().parked == 0:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             nursery.start_soon(rig.add)
-            while not slow.is_set():
-                await trio.sleep(0.001)
+            await trio.to_thread.run_sync(at_work.wait)
             leave.cancel()
         assert rig.committer.statistics().parked == 0
 
@@ -116,13 +122,9 @@ async def test_a_cancelled_committer_lets_its_batch_end(tmp_path: Path) -> None:
     path = str(tmp_path / "jobs.db")
     with trio.CancelScope() as scope:
         async with running(path, threaded=True) as rig, trio.open_nursery() as nursery:
-            connection = rig.store._connection
-            connection.create_function("slow", 0, lambda: time.sleep(0.05))
-            connection.execute(
-                "CREATE TEMP TRIGGER slow AFTER INSERT ON jobs BEGIN SELECT slow(); END"
-            )
+            at_work = slow_down(rig.store._connection)
             nursery.start_soon(rig.add)
-            await trio.sleep(0.02)
+            await trio.to_thread.run_sync(at_work.wait)
             scope.cancel()
     async with running(path) as rig:
         assert rig.store.depths() == {"q": 1}
