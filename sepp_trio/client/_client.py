@@ -143,6 +143,8 @@ class SeppClient(Caller):
         ``batch_size`` jobs and about 4 MiB. Batches are stored side by side: jobs of one
         import have no certain order among themselves.
 
+        One task at a time may iterate; to share the results, hand them on.
+
         Nothing has to be closed: the iteration may be left at any point. Every step is a
         cancel point (and waits on the server, or on ``requests``); a step that was
         cancelled can be repeated without losing anything, as long as ``requests`` itself
@@ -159,6 +161,7 @@ class SeppClient(Caller):
 
         Raises:
             TypeError: from the iteration, if a request is none; names its index.
+            trio.BusyResourceError: from the iteration, if two tasks iterate at once.
             ClientError: from the iteration; see :class:`SeppClient`.
         """
         integer(batch_size, "batch_size", 1)

@@ -48,10 +48,24 @@ class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
         self._exhausted = False
         self._source_error: Exception | None = None
         self._batches: deque[_Batch] = deque()
+        self._busy = False
         self._results: deque[EnqueueAck | JobRejection] = deque()
 
     async def __anext__(self) -> EnqueueAck | JobRejection:
-        """The next job's result. A cancel point; a schedule point once per batch."""
+        """The next job's result. A cancel point; a schedule point once per batch.
+
+        Raises:
+            trio.BusyResourceError: another task is in here: the order would be nobody's.
+        """
+        if self._busy:
+            raise trio.BusyResourceError("another task is iterating over these results")
+        self._busy = True
+        try:
+            return await self._next()
+        finally:
+            self._busy = False
+
+    async def _next(self) -> EnqueueAck | JobRejection:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._client._check_open()
         while not self._results:
@@ -92,8 +106,8 @@ class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
         if self._gathered:
             batch = _Batch(self._client, self._gathered)
             self._gathered, self._gathered_bytes = [], 0
-            self._batches.append(batch)
             batch.start()
+            self._batches.append(batch)
 
     async def _next_request(self) -> EnqueueRequest | None:
         if isinstance(self._source, AsyncIterator):

@@ -343,3 +343,28 @@ async def test_an_async_generator_around_it_can_be_closed(
         async for job_id in ids:
             assert job_id == "type-0"
             break
+
+
+async def test_one_task_at_a_time_may_iterate(
+    autojump_clock: MockClock, server: FakeServer, client: SeppClient
+) -> None:
+    server.script("EnqueueBatch", store_slowly)
+    many = client.enqueue_many(requests(20), batch_size=5)
+    outcomes: list[EnqueueAck | JobRejection] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect, many, outcomes)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await many.__anext__()
+    assert outcomes == expected(20)
+
+
+async def test_a_request_that_was_spoilt_after_its_check_is_refused_and_holds_up_nothing(
+    storing: FakeServer, client: SeppClient
+) -> None:
+    spoilt = EnqueueRequest("q", "type-0")
+    spoilt.custom["late"] = object()  # type: ignore[index]
+    many = client.enqueue_many([spoilt, *requests(3)], batch_size=1)
+    with pytest.raises(ValueError, match="PrimitiveValue"):
+        await many.__anext__()
+    assert [outcome async for outcome in many] == expected(3)
