@@ -135,7 +135,7 @@ def h2spec_tool(session: nox.Session) -> str:
     if not built.exists():
         if not shutil.which("go"):
             session.skip(f"no h2spec on PATH, and no Go for: go install {H2SPEC}")
-        run(session, 10, "go", "install", H2SPEC, GOBIN=str(built.parent))
+        session.run("go", "install", H2SPEC, env={"GOBIN": str(built.parent)}, external=True)
     return str(built)
 
 
