@@ -251,9 +251,9 @@ class Store:
         are looked at."""
         rows = self._execute(
             "SELECT d.failed_at, d.seq, d.final_attempt, d.cause, d.reason, j.body"
-            " FROM (SELECT * FROM dead ORDER BY failed_at, seq LIMIT ?1) d"
-            " CROSS JOIN jobs j ON j.seq = d.seq WHERE ?2 IS NULL OR d.queue = ?2 LIMIT ?3",
-            (examined, queue, limit),
+            " FROM (SELECT * FROM dead ORDER BY failed_at, seq LIMIT ?) d"
+            " CROSS JOIN jobs j ON j.seq = d.seq WHERE ? IS NULL OR d.queue = ? LIMIT ?",
+            (examined, queue, queue, limit),
         ).fetchall()
         self._remove_dead([(row[0], row[1]) for row in rows])
         return list(map(DeadJob._make, rows))
