@@ -224,18 +224,19 @@ class FaultProxy:
                 await self._swallow(seconds)
             case LoseLease():
                 await self._steal(fault)
-            case RestartServer(_, down, drain) if self._server is not None:
+            case RestartServer(_, down, drain):
+                assert self._server is not None  # open_fault_proxy has seen to it
                 self._note(fault, down)
                 await self._server.restart(down, drain=drain)
-            case JumpServerClock(_, seconds) if self._server is not None:
+            case JumpServerClock(_, seconds):
+                assert self._server is not None
                 self._note(fault)
                 await self._server.jump_clock(seconds)
-            case _:
-                raise TypeError(f"{fault!r} needs server=, and this proxy has none")
 
     async def _swallow(self, seconds: float) -> None:
+        if not self._holes:
+            self._no_hole = trio.Event()
         self._holes += 1
-        self._no_hole = trio.Event()
         await trio.sleep(seconds)
         self._holes -= 1
         if not self._holes:
@@ -278,10 +279,18 @@ async def open_fault_proxy(
         plan: What is to go wrong, nothing if not given; its clock starts now.
         server: What restarts and jumps act on; a plan with such faults needs it.
         observer: Is told of the calls that pass.
+
+    Raises:
+        ValueError: the plan has faults of the server, and ``server`` is not given.
     """
+    plan = plan or FaultPlan()
+    if server is None:
+        for fault in plan.faults:
+            if isinstance(fault, RestartServer | JumpServerClock):
+                raise ValueError(f"server must be given for {fault!r}")
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        proxy = FaultProxy(dial, plan or FaultPlan(), nursery, server=server, observer=observer)
+        proxy = FaultProxy(dial, plan, nursery, server=server, observer=observer)
         nursery.start_soon(proxy.run_plan)
         try:
             yield proxy
