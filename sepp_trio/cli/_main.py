@@ -152,7 +152,7 @@ async def _demo_until_signal(options: DemoOptions, console: Console) -> Report |
         await nursery.start(on_signals, stop, *numbers)
         try:
             report = await run_demo(options, console)
-        except DemoError:
+        except (DemoError, SeppError):
             if stopped_by is None:  # else it is what the stop looks like from inside
                 raise
         nursery.cancel_scope.cancel()

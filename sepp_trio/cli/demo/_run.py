@@ -108,15 +108,19 @@ class _Demo:
         async with python_child("sepp_trio", arguments) as server:
             address = await _ready_address(server)
             self._console.line("server", f"process {server.pid}, sepp-trio serve at {address}")
+            jobs_left = 0
             async with plain_nursery() as nursery:
-                nursery.start_soon(_watch, server)
+                nursery.start_soon(_watch, server, nursery.cancel_scope)
                 try:
                     jobs_left = await self._import(address, crash)
                 except ClientError:
                     with trio.move_on_after(1):  # a dead server's connections go before it does
-                        await _watch(server)
-                    raise
+                        await server.wait()
+                    if server.returncode is None:
+                        raise
                 nursery.cancel_scope.cancel()
+            if server.returncode is not None:
+                raise DemoError(f"the server ended early, with exit code {server.returncode}")
             if code := await stop(server):
                 raise DemoError(f"the server ended with exit code {code}")
         proof = await trio.to_thread.run_sync(prove, self._database, self._source, self._chunks)
@@ -194,9 +198,10 @@ async def _ready_address(server: trio.Process) -> str:
     raise DemoError(f"the server ended early, with exit code {await server.wait()}")
 
 
-async def _watch(server: trio.Process) -> None:
+async def _watch(server: trio.Process, scope: trio.CancelScope) -> None:
     """Workers wait for a server that is gone; the demo must not wait with them."""
-    raise DemoError(f"the server ended early, with exit code {await server.wait()}")
+    await server.wait()
+    scope.cancel(reason="the server has ended")
 
 
 async def _jobs_left(client: SeppClient) -> int:
