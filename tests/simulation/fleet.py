@@ -17,6 +17,7 @@ from sepp_trio.testing import (
 )
 from sepp_trio.wire import decoder_of, records
 
+from .by_hand import ByHand
 from .jobs import QUEUES, Handlers
 from .truth import Truth
 
@@ -200,6 +201,36 @@ class Process:
                     nursery.start_soon(self._rule, workers, nursery.cancel_scope, process_scope)
                 await self._check_client(client)
 
+    async def _live_by_hand(self, client: SeppClient, process_scope: trio.CancelScope) -> None:
+        """Without a worker: only drained, or killed. What a cancelled body had is not given
+        back, so that the other stops would prove nothing."""
+        dice = self._dice
+        lease = round(dice.choice((2, 5, 10)) * dice.uniform(0.8, 1.2), 3)
+        name = f"p{self.number}.{self.generation}.h"
+        self.beating[name] = dice.random() < 0.7
+        self._truth.counts["consumers by hand"] += 1
+        consumer = ByHand(
+            client,
+            [queue.replace(" ", "-") for queue in QUEUES],
+            lease,
+            self._handlers.of(name, client, lease),
+            worker_id=name,
+            auto_extend=self.beating[name],
+            max_jobs=dice.randrange(1, 5),
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run)
+            with trio.move_on_after(dice.expovariate(1 / self._stop_every)) as scope:
+                await self._all_done.wait()
+            if scope.cancelled_caught and dice.random() < 0.3 and not self._calm.is_set():
+                self._truth.counts["stop: crashed"] += 1
+                self._crash([name])
+                process_scope.cancel(reason="the simulation kills the process")
+            consumer.shutdown()
+        for delivery in self._truth.leased_to(name):
+            delivery.left_by_return = True
+        await self._check_client(client)
+
     def _make_worker(self, client: SeppClient, index: int) -> Worker:
         dice = self._dice
         lease = round(dice.choice((2, 5, 10, 20)) * dice.uniform(0.8, 1.2), 3)
@@ -272,20 +303,19 @@ class Process:
                     scope.cancel(reason="the simulation cancels the workers")
                 case _:
                     counts["stop: crashed"] += 1
-                    self._crash(workers)
+                    self._crash([worker.worker_id for worker in workers])
                     process_scope.cancel(reason="the simulation kills the process")
             return
         await self._all_done.wait()
         for worker in workers:
             worker.shutdown()
 
-    def _crash(self, workers: list[Worker]) -> None:
+    def _crash(self, names: list[str]) -> None:
         """As good as a kill: nothing reaches the server any more."""
         self._watch.dead = True
         assert self.proxy is not None
         self.proxy.drop_connections()
-        for worker in workers:
-            self.crashes.append((worker.worker_id, trio.current_time()))
+        self.crashes += [(name, trio.current_time()) for name in names]
 
     # ---- what must hold when they are through ----
 

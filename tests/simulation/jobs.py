@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Protocol, TypeAlias
 
 import trio
 
@@ -12,14 +14,27 @@ from sepp_trio import (
     ClientError,
     EnqueueRequest,
     HandlerError,
-    JobCtx,
     LeaseError,
     Payload,
     SeppClient,
 )
-from sepp_trio.worker import Handler
 
 from .truth import HandlerRun, Truth
+
+
+class Ctx(Protocol):
+    """What handlers need to know of their job."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def cancel_reason(self) -> str | None: ...
+    async def extend(self, duration: float, /) -> object: ...
+
+
+SimulatedHandler: TypeAlias = Callable[[Payload | None, Ctx], Awaitable[None]]
 
 QUEUES = ("mail", "import", "slow lane")
 
@@ -75,10 +90,10 @@ class Handlers:
         self._seed = seed
         self._truth = truth
 
-    def of(self, worker: str, client: SeppClient, lease: float) -> Handler:
+    def of(self, worker: str, client: SeppClient, lease: float) -> SimulatedHandler:
         """A handler that misbehaves at random, and writes down what becomes of it."""
 
-        async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        async def handler(payload: Payload | None, ctx: Ctx) -> None:
             story = self._truth.jobs[ctx.id]
             dice = Random(f"run {self._seed} {story.number} {ctx.attempt}")
             kind = pick(dice, KINDS)
@@ -108,14 +123,14 @@ class Handlers:
         return handler
 
 
-def _saw_cancel(run: HandlerRun, ctx: JobCtx) -> None:
+def _saw_cancel(run: HandlerRun, ctx: Ctx) -> None:
     if run.cancelled is None:
         run.cancelled = trio.current_time()
         run.reason = ctx.cancel_reason
 
 
 async def _behave(
-    kind: str, dice: Random, run: HandlerRun, ctx: JobCtx, client: SeppClient, lease: float
+    kind: str, dice: Random, run: HandlerRun, ctx: Ctx, client: SeppClient, lease: float
 ) -> None:
     match kind:
         case "fast":
