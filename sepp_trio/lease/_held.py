@@ -22,6 +22,7 @@ from ._settlement import Settlement
 from ._states import Beats, Phase, Verdict
 
 if TYPE_CHECKING:
+    from .clock import Grant
     from .keeper import LeaseKeeper
 
 LEASE_LOST: Final = "lease lost"
@@ -115,7 +116,7 @@ class HeldLease:
         self.count = count
         self.usual = usual
         self._margin = 0.0
-        self._answer: tuple[float, float, float] | None = None
+        self._answer: tuple[records.Timestamp, float, float] | None = None
         self._turn: trio.Lock | None = None
         self._joined: set[trio.CancelScope] | None = None
 
@@ -186,6 +187,7 @@ class HeldLease:
                 scope.deadline = inf
         self.phase = Phase.SETTLED
         self._stop_beats()
+        self.heartbeat = None  # it refers to this lease: no work for the garbage collector
         self._keeper.forget(self)
 
     # ---- company ----
@@ -214,9 +216,14 @@ class HeldLease:
         if self.lost is not None:
             return
         usual = self.usual if asked == self.asked else None
-        expiry = epoch_seconds(expires_at)
-        grant = self._keeper.clock.grant(expiry, asked, sent, received, usual)
-        self._answer = (expiry, asked, received)
+        grant = self._keeper.clock.grant(epoch_seconds(expires_at), asked, sent, received, usual)
+        self.take(grant, expires_at, asked, received)
+
+    def take(
+        self, grant: Grant, expires_at: records.Timestamp, asked: float, received: float
+    ) -> None:
+        """Take in a grant that was read out of an answer; jobs of one answer may share it."""
+        self._answer = (expires_at, asked, received)
         self.expires_at = expires_at
         self.end_at(grant.end, grant.length, own=asked == self.asked)
         if not grant.certain:
@@ -227,8 +234,8 @@ class HeldLease:
         self.check(trio.current_time())
         if self._answer is None or self.lost is not None:
             return
-        expiry, asked, received = self._answer
-        grant = self._keeper.clock.reread(expiry, asked, received)
+        expires_at, asked, received = self._answer
+        grant = self._keeper.clock.reread(epoch_seconds(expires_at), asked, received)
         self.end_at(grant.end, grant.length, own=asked == self.asked)
 
     def end_at(self, end: float, length: float, *, own: bool) -> None:

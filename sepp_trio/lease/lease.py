@@ -182,6 +182,7 @@ async def hold(
 
 
 def _raise_if_lost(held: HeldLease) -> None:
+    held.check(trio.current_time())  # whoever is first to leave sees it first
     if held.lost is not None and held.cancel_reason is not None:
         raise LeaseLostError(held.lost)
 

@@ -8,6 +8,8 @@ from ..wire import DecodeError, convert, custom_of, decoder_of, records
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: later times no ``datetime`` can hold."""
 
+_NANOS = 10**9
+
 
 def read_job(raw: bytes) -> records.Job | convert.MalformedJob:
     """Decode one job, as far as it takes to know that a handler can have it.
@@ -29,13 +31,20 @@ def read_job(raw: bytes) -> records.Job | convert.MalformedJob:
 
 
 def _is_good(job: records.Job) -> bool:
-    if not (job.id and job.job_type and job.attempt and job.priority <= 9):
-        return False
-    for time in (job.enqueued_at, job.lease_expires_at):
-        if time is None or not 0 <= time[0] <= _LAST_SECOND or not 0 <= time[1] < 10**9:
-            return False
-    payload = job.payload
-    if payload is not None and not (payload.data and payload.encoding):
+    enqueued, expires, payload = job.enqueued_at, job.lease_expires_at, job.payload
+    if (
+        not job.id
+        or not job.job_type
+        or not job.attempt
+        or job.priority > 9
+        or enqueued is None
+        or expires is None
+        or not 0 <= enqueued[0] <= _LAST_SECOND
+        or not 0 <= expires[0] <= _LAST_SECOND
+        or not 0 <= enqueued[1] < _NANOS
+        or not 0 <= expires[1] < _NANOS
+        or (payload is not None and not (payload.data and payload.encoding))
+    ):
         return False
     if job.custom:
         convert.custom_from_wire(custom_of(job))

@@ -10,8 +10,8 @@ import trio
 
 from ..client import SeppClient
 from ..errors import ClientClosedError
-from ..lease import Beats, Timer
-from ..wire import convert
+from ..lease import Beats, Grant, Timer, epoch_seconds
+from ..wire import convert, records
 from ._log import logger
 from ._options import Options
 from ._poll import FatalError, Poller
@@ -57,6 +57,8 @@ class Run:
         self.stop = Stop(self)
         self._client = client
         self._usual: float | None = None
+        self._grant: Grant | None = None
+        self._granted_by: tuple[records.Timestamp, float] | None = None
         self._look_timer = Timer(self._look_for_overdue)
         self._looking = False
         self._exit: BaseException | None = None
@@ -151,9 +153,9 @@ class Run:
             usual=self._usual,
             count=self.beats,
         )
-        assert record.lease_expires_at is not None  # read_job has seen to it
-        lease.granted(record.lease_expires_at, options.lease_duration, sent, now)
-        self._usual = lease.usual
+        expires_at = record.lease_expires_at
+        assert expires_at is not None  # read_job has seen to it
+        lease.take(self._grant_of(expires_at, sent, now), expires_at, lease.asked, now)
         if lease.check(now) is not None:
             self.reports.over_before_start(record, lease)
             return True
@@ -177,6 +179,16 @@ class Run:
             # lease, and an attempt. When it starts it gets a whole lease, and no more.
             self.keeper.start_beats(lease, now)
         return True
+
+    def _grant_of(self, expires_at: records.Timestamp, sent: float, now: float) -> Grant:
+        """What the server granted; the same for most jobs of one answer."""
+        if self._grant is None or self._granted_by != (expires_at, sent):
+            self._granted_by = (expires_at, sent)
+            self._grant = self.keeper.clock.grant(
+                epoch_seconds(expires_at), self.options.lease_duration, sent, now, self._usual
+            )
+            self._usual = self._grant.length
+        return self._grant
 
     def _start(self, job: RunningJob) -> bool:
         """A slot is free for this job; whether it starts."""

@@ -49,3 +49,4 @@ class RunningJob:
             # What a job raises is its own affair; ended() sees to those who want to leave.
             error = caught
         self.run.ended(self, error)
+        error = None  # its traceback refers to this frame, which would refer to it
