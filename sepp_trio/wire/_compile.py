@@ -6,14 +6,21 @@ a table costs ten times as much. :mod:`sepp_trio.wire._codec` runs the source.
 
 Meaning is google.protobuf's, which the tests compare with: the last value of a field wins, the
 parts of a message that comes twice are merged, setting one member of a oneof unsets the others,
-a known field with another wire type is an unknown field, numbers are cut to their width. Refused
-although google.protobuf takes it:
+numbers are cut to their width. Where the real server judges otherwise it is right, and the tests
+compare with it as well. So these are refused although google.protobuf takes them:
 
-* fields with the number 0 (google.protobuf lets them pass in a message that has no fields);
-* groups nested deeper than `_primitives.MAX_GROUPS`;
-* an entry of a map with anything but its key and value in it (google.protobuf drops the entry).
+* a known field with another wire type (to google.protobuf an unknown field; the real server
+  refuses it in all fields but maps, whose entries it reads whatever the type is);
+* a number of more than 64 bits: a tenth byte over 1;
+* fields with the number 0 inside groups, and in a message that has no fields;
 
-The content of raw fields is not looked at, only its length.
+and these are read although google.protobuf does not:
+
+* tags and lengths of more than five bytes, if their value has 32 bits;
+* an entry of a map that has unknown fields besides its key and value (google.protobuf drops it).
+
+Of our own are two limits: groups nested deeper than `_primitives.MAX_GROUPS` are refused, and
+the content of raw fields is not looked at, only its length.
 """
 
 from __future__ import annotations
@@ -134,6 +141,7 @@ def _encode_value(field: FieldTable, tag: bytes) -> Iterator[str]:
 def _decoder(table: MessageTable) -> Iterator[str]:
     known = {_compared_tag(field): field.name for field in table.fields}
     yield f"known_{table.name} = {known!r}"
+    yield f"fields_{table.name} = { {field.number: field.name for field in table.fields}!r}"
     yield f"def decode_{table.name}(data, pos, end, into):"
     yield from _indent(_initial_values(table))
     yield "    tag = 0"
@@ -150,11 +158,13 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     yield "                    if tag > 127: tag += 128"
     yield f"                    if tag in known_{table.name}: continue"
     yield "                    if tag > 127: tag -= 128"
-    if table.closed:
-        yield "                raise ValueError('a field that does not belong here')"
-    else:
-        yield "                pos = skip(data, pos, tag)"
-        yield from _indent(_next_tag("break"), 4)
+    if table.fields:
+        yield f"                if tag >> 3 in fields_{table.name}:"
+        yield "                    error = ValueError(f'a field of wire type {tag & 7}')"
+        yield f"                    field = fields_{table.name}[tag >> 3]"
+        yield f"                    raise decode_error({table.name!r}, field, error)"
+    yield "                pos = skip(data, pos, tag)"
+    yield from _indent(_next_tag("break"), 4)
     yield "        if pos != end: raise ValueError(TRUNCATED)"
     yield "    except DecodeError:"
     yield "        raise"

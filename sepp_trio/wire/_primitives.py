@@ -18,16 +18,15 @@ UINT64_MAX = 2**64 - 1
 # Wire types: the low three bits of a tag.
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 
-# Unknown groups may be nested, here by far less than google.protobuf allows (100, of which the
-# messages around take their share). Nothing in the contract is a group.
-MAX_GROUPS = 64
+# Unknown groups may be nested: so deep as fits into the innermost message of the contract where
+# both google.protobuf and the real server end at a depth of 100. Nothing in it is a group.
+MAX_GROUPS = 96
+
+NUMBER_0 = "a field with number 0"
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned 64-bit value of two or more bytes, and the position behind it.
-
-    A tenth byte may say more than fits: as in google.protobuf, the rest is dropped.
-    """
+    """An unsigned 64-bit value of two or more bytes, and the position behind it."""
     # Spelled out up to five bytes: seconds and nanos of a time are that long.
     first = data[pos]
     second = data[pos + 1]
@@ -48,29 +47,29 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
         byte = data[pos + index]
         value |= (byte & 127) << 7 * index
         if byte < 128:
-            return value & UINT64_MAX, pos + index + 1
-    raise ValueError("a number of more than 10 bytes")
+            if value > UINT64_MAX:
+                break
+            return value, pos + index + 1
+    raise ValueError("a number of more than 64 bits")
 
 
 def read_short(data: bytes, pos: int) -> tuple[int, int]:
-    """Like :func:`read_varint`, for tags and lengths: 32 bits in at most five bytes."""
+    """Like :func:`read_varint`, for tags and lengths: they have 32 bits."""
     value, behind = read_varint(data, pos)
-    if behind - pos > 5 or value > UINT32_MAX:
+    if value > UINT32_MAX:
         raise ValueError("a tag or length of more than 32 bits")
     return value, behind
 
 
 def skip(data: bytes, pos: int, tag: int) -> int:
     """The position behind the value of an unknown field whose tag ends at `pos`."""
+    return _skip_group(data, pos, tag) if tag & 7 == GROUP else _skip_value(data, pos, tag)
+
+
+def _skip_value(data: bytes, pos: int, tag: int) -> int:
     if tag < 8:
-        raise ValueError("a field with number 0")
+        raise ValueError(NUMBER_0)
     wire_type = tag & 7
-    if wire_type == GROUP:
-        return _skip_group(data, pos, tag)
-    return _skip_value(data, pos, wire_type)
-
-
-def _skip_value(data: bytes, pos: int, wire_type: int) -> int:
     if wire_type == VARINT:
         return pos + 1 if data[pos] < 128 else read_varint(data, pos)[1]
     if wire_type == BYTES:
@@ -88,23 +87,26 @@ def _skip_value(data: bytes, pos: int, wire_type: int) -> int:
 
 def _skip_group(data: bytes, pos: int, tag: int) -> int:
     # A loop with a stack of its own, so that no input can exhaust Python's.
-    open_groups = [tag]
-    while open_groups:
-        tag = data[pos]
-        pos += 1
-        if tag > 127:
-            tag, pos = read_short(data, pos - 1)
+    open_groups: list[int] = []
+    while True:
         wire_type = tag & 7
         if wire_type == GROUP:
+            if tag < 8:
+                raise ValueError(NUMBER_0)
             if len(open_groups) == MAX_GROUPS:
                 raise ValueError(f"groups nested more than {MAX_GROUPS} deep")
             open_groups.append(tag)
         elif wire_type == END_GROUP:
             if open_groups.pop() + 1 != tag:
                 raise ValueError("the end of a group that is not open")
+            if not open_groups:
+                return pos
         else:
-            pos = _skip_value(data, pos, wire_type)
-    return pos
+            pos = _skip_value(data, pos, tag)
+        tag = data[pos]
+        pos += 1
+        if tag > 127:
+            tag, pos = read_short(data, pos - 1)
 
 
 def split_fields(data: bytes) -> Iterator[bytes]:

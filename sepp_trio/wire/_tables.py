@@ -55,15 +55,11 @@ class FieldTable:
 
 @dataclass(frozen=True, slots=True)
 class MessageTable:
-    """A message: its fields in the order of their numbers, and its record (None: a tuple).
-
-    In a `closed` one no unknown field is accepted.
-    """
+    """A message: its fields in the order of their numbers, and its record (None: a tuple)."""
 
     name: str
     record: type[Record] | None
     fields: tuple[FieldTable, ...]
-    closed: bool = False
 
 
 @functools.cache
@@ -105,7 +101,7 @@ def _map_table(message: str, field: str) -> MessageTable:
             FieldTable("key", key.number, key.proto_type, optional=True),
             FieldTable("value", value.number, value.proto_type, optional=True, message=held),
         )
-        return MessageTable(name, None, entry, closed=True)
+        return MessageTable(name, None, entry)
     (found,) = (f for f in message_table(message).fields if f.name == field)
     return MessageTable(name, None, (replace(found, raw=False),))
 
