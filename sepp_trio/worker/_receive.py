@@ -40,7 +40,7 @@ def _is_good(job: records.Job) -> bool:
         or enqueued is None
         or expires is None
         or not 0 <= enqueued[0] <= _LAST_SECOND
-        or not 0 <= expires[0] <= _LAST_SECOND
+        or expires[0] < 0
         or not 0 <= enqueued[1] < _NANOS
         or not 0 <= expires[1] < _NANOS
         or (payload is not None and not (payload.data and payload.encoding))

@@ -118,7 +118,7 @@ class JobCtx:
     def lease_expires_at(self) -> datetime:
         """The lease's end as last heard, by the server's clock."""
         assert self._lease.expires_at is not None  # set at receipt
-        return convert.datetime_from_wire(self._lease.expires_at, "lease_expires_at")
+        return convert.lease_end_from_wire(self._lease.expires_at)
 
     @property
     def lease_deadline(self) -> float:

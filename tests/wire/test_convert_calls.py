@@ -188,7 +188,9 @@ def test_a_rejection_that_is_not_there_is_unknown() -> None:
 def test_the_new_end_of_a_lease_is_read_or_malformed() -> None:
     response = records.ExtendResponse("id", (1_764_430_000, 5_000_000))
     assert lease_expiry_from_wire(response) == datetime.fromtimestamp(1_764_430_000.005, UTC)
-    for bad in (None, (-1, 0), (253402300800, 0)):
+    beyond = records.ExtendResponse("id", (253402300800, 0))
+    assert lease_expiry_from_wire(beyond) == datetime.max.replace(tzinfo=UTC)
+    for bad in (None, (-1, 0)):
         with pytest.raises(errors.MalformedResponseError, match="lease_expires_at"):
             lease_expiry_from_wire(records.ExtendResponse("id", bad))
 

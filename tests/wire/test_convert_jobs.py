@@ -40,6 +40,12 @@ GOOD = records.Job(
 )
 
 
+def test_a_lease_that_ends_beyond_all_datetimes_does_not_cost_the_job() -> None:
+    job = job_from_wire(encode(replace(GOOD, lease_expires_at=(301_795_972_459, 0))))
+    assert isinstance(job, types.Job)
+    assert job.lease_expires_at == datetime.max.replace(tzinfo=UTC)
+
+
 def test_a_job_is_read_in_full() -> None:
     job = job_from_wire(encode(GOOD), worker_id="w", deadline_of=datetime.timestamp)
     assert job == types.Job(
@@ -80,7 +86,7 @@ def test_a_bare_job_is_read() -> None:
         ({"enqueued_at": (-1, 0)}, "enqueued_at is before 1970"),
         ({"enqueued_at": (0, -1)}, "enqueued_at is before 1970"),
         ({"lease_expires_at": None}, "lease_expires_at is not set"),
-        ({"lease_expires_at": (253402300800, 0)}, "lease_expires_at is no time"),
+        ({"lease_expires_at": (-1, 0)}, "lease_expires_at is before 1970"),
         ({"custom": encode_custom({"k": records.PrimitiveValue()})}, r"custom\['k'\] has no value"),
         ({"custom": b"\x52\x02\x0a\x05"}, "Job.custom.entry.key: ends in the middle"),
         ({"payload": records.Payload(b"", "json")}, "payload.data must not be empty"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 import trio
@@ -249,3 +250,19 @@ async def test_many_more_jobs_than_slots_all_end(client: SeppClient) -> None:
         final = worker.statistics()
         assert (final.in_flight, final.waiting, final.reporting) == (0, 0, 0)
         assert len(client._keeper) == 0
+
+
+async def test_a_lease_that_ends_beyond_all_datetimes_does_not_cost_the_job() -> None:
+    ends = []
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        ends.append(ctx.lease_expires_at)
+
+    config = BrokerConfig(limits=LimitsConfig(max_lease_duration_ms=10**15))
+    async with open_broker(config=config) as broker, broker.open_client() as client:
+        await enqueue(client, 1)
+        worker = Worker(client, ["q"], 3e11)
+        worker.handle("t", handler)
+        async with running(worker):
+            await until(lambda: worker.statistics().acked == 1)
+    assert ends == [datetime.max.replace(tzinfo=UTC)]

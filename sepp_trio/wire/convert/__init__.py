@@ -21,6 +21,7 @@ from ._responses import rejection_to_wire as rejection_to_wire
 from ._responses import server_info_from_wire as server_info_from_wire
 from ._time import datetime_from_wire as datetime_from_wire
 from ._time import datetime_to_wire as datetime_to_wire
+from ._time import lease_end_from_wire as lease_end_from_wire
 from ._time import seconds_from_wire as seconds_from_wire
 from ._time import seconds_to_wire as seconds_to_wire
 from ._values import custom_from_wire as custom_from_wire

@@ -13,7 +13,7 @@ from .._codec import decoder_of
 from .._errors import DecodeError
 from .._parts import custom_of, trace_context_of
 from .._primitives import split_fields
-from ._time import datetime_from_wire, epoch_datetime_from_wire
+from ._time import datetime_from_wire, epoch_datetime_from_wire, lease_end_from_wire
 from ._values import custom_from_wire, payload_from_wire, trace_context_from_wire
 
 MAX_PRIORITY = 9
@@ -64,7 +64,7 @@ def job_from_wire(
         check_job(job)
         if not job.attempt:
             raise DecodeError("attempt is 0")
-        lease_expires_at = epoch_datetime_from_wire(job.lease_expires_at, "lease_expires_at")
+        lease_expires_at = lease_end_from_wire(job.lease_expires_at)
         return Job(
             job.id,
             job.queue,

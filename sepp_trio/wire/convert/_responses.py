@@ -28,6 +28,7 @@ from ._time import (
     datetime_from_wire,
     datetime_to_wire,
     epoch_datetime_from_wire,
+    lease_end_from_wire,
     seconds_from_wire,
     seconds_to_wire,
 )
@@ -126,10 +127,10 @@ def lease_expiry_from_wire(response: records.ExtendResponse) -> datetime:
     """The new end of a lease, by the server's clock.
 
     Raises:
-        MalformedResponseError: it is not set, or no time that we can hold.
+        MalformedResponseError: it is not set, or before 1970.
     """
     try:
-        return epoch_datetime_from_wire(response.lease_expires_at, "lease_expires_at")
+        return lease_end_from_wire(response.lease_expires_at)
     except DecodeError as error:
         raise MalformedResponseError(str(error)) from None
 

@@ -10,6 +10,8 @@ from ..records import Duration, Timestamp
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NANOS = 10**9
 _MILLISECOND = _NANOS // 1000
+_LAST_SECOND = 253_402_300_799
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def datetime_from_wire(value: Timestamp, field: str) -> datetime:
@@ -38,6 +40,18 @@ def epoch_datetime_from_wire(value: Timestamp | None, field: str) -> datetime:
     if value[0] < 0 or value[1] < 0:
         raise DecodeError(f"{field} is before 1970: {value}")
     return datetime_from_wire(value, field)
+
+
+def lease_end_from_wire(value: Timestamp | None) -> datetime:
+    """The end of a lease: like :func:`epoch_datetime_from_wire`, but the last of all datetimes for
+    what lies beyond them. Who asks for a lease without end must not lose the job for it.
+
+    Raises:
+        DecodeError: it is not set, or before 1970.
+    """
+    if value is not None and value[1] >= 0 and value[0] > _LAST_SECOND:
+        return _LAST
+    return epoch_datetime_from_wire(value, "lease_expires_at")
 
 
 def datetime_to_wire(value: datetime) -> Timestamp:
