@@ -40,6 +40,8 @@ class Reports:
         # Jobs to be given back, and why, as soon as no reserve waits that could get them.
         self._held_back: list[tuple[RunningJob, str]] = []
         self._flood = Flood()
+        self.settled = 0
+        """How many reports were answered or given up."""
 
     # ---- jobs that ran ----
 
@@ -255,6 +257,7 @@ class Reports:
 
     def _settled(self, lease: HeldLease) -> None:
         self._pending.pop(lease, None)
+        self.settled += 1
         run = self._run
         run.slots.reported()
         if run.slots.idle:
@@ -264,7 +267,9 @@ class Reports:
         """Wait for no answer any more."""
         for lease in list(self._pending):
             self._run.counters.unreported += 1
-            logger.error(
+            self._flood.log(
+                logging.ERROR,
+                "unreported",
                 "job %s attempt %d: not reported in time, its lease has to run out",
                 lease.job_id,
                 lease.attempt,

@@ -86,9 +86,12 @@ class Run:
                 self.stop.force(CLIENT_CLOSED if closed else WORKER_CANCELLED)
         if failure is None:
             return
-        with trio.CancelScope(deadline=trio.current_time() + self.stop.RELEASE, shield=True):
-            while self.poller.pending or not self.slots.idle:
-                await self.signal.wait()
+        settled = -1
+        while (self.poller.pending or not self.slots.idle) and self.reports.settled > settled:
+            settled = self.reports.settled
+            with trio.move_on_after(self.stop.RELEASE, shield=True):
+                while self.poller.pending or not self.slots.idle:
+                    await self.signal.wait()
         self.reports.give_up()
         try:
             raise failure

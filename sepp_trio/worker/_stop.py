@@ -20,7 +20,8 @@ class Stop:
     """First no new jobs; then, if it takes too long, no handlers."""
 
     RELEASE: Final = 3.0
-    """Seconds for the reports of a forced stop, from when the last handler has ended."""
+    """Seconds that a forced stop goes on without a handler that ends or a report that is
+    answered, before it gives up the reports that are left."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -28,6 +29,7 @@ class Stop:
         self.forced: str | None = None
         """Why the handlers are cancelled, if they are."""
         self._deadline = inf
+        self._settled_then = 0
         self._grace_timer = Timer(lambda: self.force(GRACE_OVER))
         self._give_up_timer = Timer(self._give_up)
 
@@ -71,11 +73,13 @@ class Stop:
             else:
                 job.lease.cancel(reason)
         run.poller.force()
+        self._settled_then = run.reports.settled
         run.keeper.wheel.start(self._give_up_timer, now + self.RELEASE)
 
     def _give_up(self) -> None:
         run = self._run
-        if run.jobs:
+        if run.jobs or run.reports.settled > self._settled_then:
+            self._settled_then = run.reports.settled
             run.keeper.wheel.start(self._give_up_timer, trio.current_time() + self.RELEASE)
         else:
             run.reports.give_up()

@@ -190,7 +190,8 @@ class Worker:
 
         A cancel stops the worker: handlers are cancelled, jobs given back for immediate
         redelivery when their handlers have ended, the pending reserve is reset after half
-        a second; all that within 3 s from the end of the last handler.
+        a second. When the last handler has ended, that takes at most 3 s more than the
+        server takes to answer.
 
         Raises:
             UnauthenticatedError, UnknownQueuesError, …: the server refuses the worker; see

@@ -238,6 +238,31 @@ async def test_a_dead_server_holds_up_a_forced_stop_for_a_few_seconds_only(
     assert worker.statistics().unreported == 1
 
 
+@pytest.mark.parametrize("how", ["grace", "cancel"])
+async def test_a_slow_server_may_take_its_time_to_take_many_jobs_back(
+    sepp: Sepp, client: SeppClient, how: str
+) -> None:
+    async def slow(request: records.NackRequest) -> None:
+        nonlocal queue
+        queue += 1
+        await trio.sleep(queue * 0.1)
+
+    queue = 0
+    sepp.fail("Nack", *[slow] * 100)
+    worker = worker_on(client, 300, max_in_flight=100)
+    worker.handle("t", sleeper(1000))
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(worker.run)
+            sepp.put(*["t"] * 100)
+            await until(lambda: worker.statistics().in_flight == 100)
+            if how == "cancel":
+                scope.cancel()
+            worker.shutdown(0)
+    assert len(sepp.nacks) == 100
+    assert worker.statistics().unreported == 0
+
+
 async def test_heartbeats_go_on_while_the_worker_drains(sepp: Sepp, client: SeppClient) -> None:
     worker = worker_on(client, 0.3, auto_extend=True)
     worker.handle("t", sleeper(1.5))
