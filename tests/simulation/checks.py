@@ -88,7 +88,9 @@ class Judge:
         outcomes = {run.outcome for run in last.runs}
         malformed = story.job_id in self._truth.malformed
         if story.end == "acked":
-            right = last.stolen is not None or bool(outcomes & {"returned", "acked"})
+            right = last.stolen is not None or any(
+                run.kind == "ack" or run.outcome in ("returned", "acked") for run in last.runs
+            )
         elif story.end == "REJECTED":
             right = malformed or "permanent" in outcomes
         elif story.end == "ATTEMPTS_EXHAUSTED":
@@ -151,6 +153,11 @@ class Judge:
             )
 
     def _in_time(self, delivery: Delivery, run: HandlerRun) -> None:
+        if run.cancelled is not None and run.reason is None and run.worker not in self._crashes:
+            self.figures["cancelled without a reason"] += 1
+            self._complain(
+                delivery.job_id, f"attempt {delivery.attempt} was cancelled, nobody says why"
+            )
         if run.kind == "shield" or delivery.jumped:
             return
         due = delivery.promised - margin_of(delivery.length) + _ROUNDING

@@ -105,6 +105,7 @@ class Watch:
         self._truth.counts[f"reset {call.rpc}"] += 1
         if call.rpc == "Reserve":
             self._judge_reset(call)
+            self.lost(call)  # if the answer was there, and held up by the plan
 
     def _judge_reset(self, call: ProxiedCall) -> None:
         """A reserve may be claiming: it is reset only by its deadline, or a forced stop, and
@@ -327,6 +328,18 @@ class Process:
             self._complain("", f"{name}: returned with {statistics}")
         if self._watch.dead:
             return
+        told = (
+            statistics.acked
+            + statistics.retried
+            + statistics.dead_lettered
+            + statistics.given_back
+            + statistics.lost
+            + statistics.unreported
+        )
+        # Those that their handler has acked by itself are in none of these.
+        by_themselves = self._truth.counts[f"acked by handlers of {name}"]
+        if not told <= statistics.received <= told + by_themselves:
+            self._complain("", f"{name}: {told} jobs are accounted for: {statistics}")
         for delivery in self._truth.leased_to(name):
             self._truth.note(delivery.job_id, f"{name}: returned, attempt {delivery.attempt} left")
             delivery.left_by_return = True

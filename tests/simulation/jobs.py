@@ -102,7 +102,7 @@ class Handlers:
             self._truth.counts[f"handler {kind}"] += 1
             self._truth.note(ctx.id, f"{worker}: attempt {ctx.attempt} runs, {kind}")
             try:
-                await _behave(kind, dice, run, ctx, client, lease)
+                await _behave(kind, dice, run, ctx, client, lease, self._truth)
                 run.outcome = run.outcome or "returned"
             except trio.Cancelled:
                 _saw_cancel(run, ctx)
@@ -130,7 +130,13 @@ def _saw_cancel(run: HandlerRun, ctx: Ctx) -> None:
 
 
 async def _behave(
-    kind: str, dice: Random, run: HandlerRun, ctx: Ctx, client: SeppClient, lease: float
+    kind: str,
+    dice: Random,
+    run: HandlerRun,
+    ctx: Ctx,
+    client: SeppClient,
+    lease: float,
+    truth: Truth,
 ) -> None:
     match kind:
         case "fast":
@@ -179,11 +185,10 @@ async def _behave(
                 await trio.sleep(lease * dice.random())
         case "ack":
             await trio.sleep(dice.random())
-            try:
+            run.outcome = "acked"
+            truth.counts[f"acked by handlers of {run.worker}"] += 1
+            with suppress(LeaseError, ClientError):
                 await client.ack(ctx)
-                run.outcome = "acked"
-            except (LeaseError, ClientError):
-                run.outcome = "acked"
         case "own scope":
             with trio.move_on_after(dice.random()):
                 await trio.sleep(dice.random() * 2)
