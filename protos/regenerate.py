@@ -1,7 +1,8 @@
 """Generate ``sepp_trio/wire/generated`` from the contract, or check that it is up to date.
 
-``python protos/regenerate.py`` writes the messages and stubs; with ``--check`` it writes nothing,
-says which files differ and exits 1 if any do. Needs the ``proto`` dependency group.
+``python protos/regenerate.py`` writes the messages and stubs and, from these and the records, the
+codecs; with ``--check`` it writes nothing, says which files differ and exits 1 if any do. Needs
+the ``proto`` dependency group.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 GENERATED = ROOT / "sepp_trio" / "wire" / "generated"
+CODECS = GENERATED / "codecs.py"
 # The default of the compiler makes synchronous grpcio stubs.
 OPTIONS = "client_generation=async,server_generation=async"
 
@@ -27,18 +29,37 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only compare, exit 1 on a difference")
     arguments = parser.parse_args()
+    differing = messages(write=not arguments.check) + codecs(write=not arguments.check)
+    if not arguments.check:
+        return 0
+    for path in differing:
+        sys.stderr.write(f"out of date: {path.relative_to(ROOT)}\n")
+    return 1 if differing else 0
+
+
+def messages(*, write: bool) -> list[Path]:
+    """Generate messages and stubs; the files that differed."""
     with tempfile.TemporaryDirectory() as directory:
         fresh = Path(directory)
         generate(fresh)
         differing = differences(fresh, GENERATED)
-        if arguments.check:
-            for name in differing:
-                sys.stderr.write(f"out of date: {GENERATED.relative_to(ROOT) / name}\n")
-            return 1 if differing else 0
-        if differing:
+        if differing and write:
             shutil.rmtree(GENERATED, ignore_errors=True)
             shutil.copytree(fresh, GENERATED)
-    return 0
+    return [GENERATED / name for name in differing]
+
+
+def codecs(*, write: bool) -> list[Path]:
+    """Compile the codecs of the committed messages; their file if it differed."""
+    # Imported here because it imports the messages.
+    from sepp_trio.wire._codegen import codecs_source
+
+    source = codecs_source()
+    if CODECS.exists() and CODECS.read_text() == source:
+        return []
+    if write:
+        CODECS.write_text(source)
+    return [CODECS]
 
 
 def generate(target: Path) -> None:
@@ -68,7 +89,7 @@ def differences(fresh: Path, committed: Path) -> list[str]:
         str(path.relative_to(top))
         for top in (fresh, committed)
         for path in top.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path != CODECS
     }
     return sorted(
         name

@@ -1,24 +1,19 @@
-"""Runs the compiled codecs: one encoder and one decoder per record class.
+"""One encoder and one decoder per record class.
 
-A codec is compiled when it is first asked for, together with those of the messages inside it, so
-that a program pays only for the messages that it uses, and nothing at import.
+They are generated (see :mod:`sepp_trio.wire._codegen`) and imported when the first is asked for.
 """
 
 from __future__ import annotations
 
-import struct
+import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypeVar
 
-from . import _primitives
-from ._compile import codec_source
 from ._errors import DecodeError, EncodeError
 from ._record import Record
-from ._tables import MessageTable, message_table
 
 R = TypeVar("R", bound=Record)
-
-TRUNCATED = "ends in the middle"
 
 
 def encode(record: Record) -> bytes:
@@ -49,16 +44,27 @@ def decoder_of(cls: type[R]) -> Callable[[bytes], R]:
     return part_decoder(cls.__name__)
 
 
+@functools.cache
 def part_encoder(name: str) -> Callable[[Any], bytes]:
-    """Encoder of the message called `name`; it may have no record (see :func:`message_table`)."""
-    encoder: Callable[[Any], bytes] = _function("encode", name)
-    return encoder
+    """Encoder of the message called `name`, or of the map `Message_field` that a record holds raw.
+
+    Raises:
+        LookupError: there is no such message.
+    """
+    return _function(f"encode_{name}")
 
 
+@functools.cache
 def part_decoder(name: str) -> Callable[[bytes], Any]:
-    """Decoder of the message called `name`; it may have no record."""
-    decoder: Callable[[bytes], Any] = _function("read", name)
-    return decoder
+    """The decoder, likewise."""
+    return _function(f"read_{name}")
+
+
+def codecs() -> ModuleType:
+    """The generated functions."""
+    from .generated import codecs
+
+    return codecs
 
 
 class SeppCodec:
@@ -90,83 +96,17 @@ class SeppCodec:
         Raises:
             DecodeError: `data` is no such message.
         """
-        record = message_table(message_type.__name__).record
-        if record is None:
-            raise DecodeError(f"{message_type.__name__} has no record")
-        return decode(record, data)
+        try:
+            decoder = part_decoder(message_type.__name__)
+        except LookupError:
+            raise DecodeError(f"{message_type.__name__} has no record") from None
+        record: Record = decoder(data)
+        return record
 
 
-def _function(direction: str, name: str) -> Any:
-    function = f"{direction}_{name}"
+def _function(name: str) -> Callable[[Any], Any]:
     try:
-        return _namespace[function]
-    except KeyError:
-        _compile(name)
-        return _namespace[function]
-
-
-def _compile(name: str) -> None:
-    """Compile the codecs of a message and of all messages inside that are not there yet."""
-    tables: dict[str, MessageTable] = {}
-    waiting = [name]
-    while waiting:
-        if (name := waiting.pop()) in tables or f"decode_{name}" in _namespace:
-            continue
-        tables[name] = table = message_table(name)
-        if table.record is not None:
-            _namespace[name] = table.record
-        waiting += [f.message for f in table.fields if f.message is not None and not f.raw]
-        waiting += [f.map_value for f in table.fields if f.map_value is not None and not f.raw]
-    source = "\n".join(codec_source(table) for table in tables.values())
-    exec(compile(source, "<codecs of sepp_trio.wire>", "exec"), _namespace)
-
-
-def _merge(name: str, first: bytes, second: bytes) -> bytes:
-    """What two occurrences of an undecoded message mean together."""
-    record = part_decoder(name)(first)
-    merged = _namespace[f"decode_{name}"](second, 0, len(second), record)
-    return part_encoder(name)(merged)
-
-
-def _encode_error(message: str, field: str, error: Exception) -> EncodeError:
-    where = _readable(message, field)
-    if isinstance(error, UnicodeEncodeError):
-        return EncodeError(f"{where}: not Unicode text ({error.reason})")
-    return EncodeError(f"{where}: {error}")
-
-
-def _decode_error(message: str, field: str | None, error: Exception) -> DecodeError:
-    where = _readable(message, field)
-    if isinstance(error, IndexError):
-        return DecodeError(f"{where}: {TRUNCATED}")
-    if isinstance(error, UnicodeDecodeError):
-        return DecodeError(f"{where}: not UTF-8 ({error.reason})")
-    return DecodeError(f"{where}: {error}")
-
-
-def _readable(message: str, field: str | None) -> str:
-    # A part without a record has a name like Job_custom_entry.
-    where = message.replace("_", ".")
-    return where if field is None else f"{where}.{field}"
-
-
-# What the source that codec_source writes calls, and the functions that it has made so far.
-_namespace: dict[str, Any] = {
-    "DecodeError": DecodeError,
-    "EncodeError": EncodeError,
-    "SMALL": _primitives.SMALL,
-    "TRUNCATED": TRUNCATED,
-    "decode_error": _decode_error,
-    "encode_error": _encode_error,
-    "merge": _merge,
-    "pack_double": struct.Struct("<d").pack,
-    "read_short": _primitives.read_short,
-    "read_varint": _primitives.read_varint,
-    "signed32": _primitives.signed32,
-    "signed64": _primitives.signed64,
-    "skip": _primitives.skip,
-    "unpack_double": struct.Struct("<d").unpack_from,
-    "unsigned32": _primitives.unsigned32,
-    "unsigned64": _primitives.unsigned64,
-    "varint": _primitives.varint,
-}
+        function: Callable[[Any], Any] = getattr(codecs(), name)
+    except AttributeError:
+        raise LookupError(f"no function {name}: no such message in the contract") from None
+    return function

@@ -7,7 +7,8 @@ in itself is a ValueError that says how.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 # The one-byte varints, by value.
 SMALL = tuple(bytes([value]) for value in range(128))
@@ -107,6 +108,17 @@ def _skip_group(data: bytes, pos: int, tag: int) -> int:
         pos += 1
         if tag > 127:
             tag, pos = read_short(data, pos - 1)
+
+
+def merge(
+    encode: Callable[[Any], bytes],
+    decode: Callable[[bytes, int, int, Any], Any],
+    first: bytes,
+    second: bytes,
+) -> bytes:
+    """What two occurrences of an undecoded message mean together."""
+    record = decode(first, 0, len(first), None)
+    return encode(decode(second, 0, len(second), record))
 
 
 def split_fields(data: bytes) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ has the default it has on the wire, so a message is built by keyword.
   :func:`sepp_trio.wire.trace_context_of`, ``decoder_of(Job)``. Its content is not checked by
   decoding the message around it.
 
-The codec compiler compares each record with the message's field table when it is imported.
+The codec compiler refuses a record that does not fit its message's field table.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from sepp.v1 import queue_pb2
 from sepp_trio.wire import (
     DecodeError,
     EncodeError,
+    Record,
     SeppCodec,
     custom_of,
     decode,
@@ -22,7 +23,8 @@ from sepp_trio.wire import (
     trace_context_of,
 )
 from sepp_trio.wire._primitives import MAX_GROUPS
-from sepp_trio.wire._tables import generated
+from sepp_trio.wire.generated.google import protobuf as google
+from sepp_trio.wire.generated.sepp import v1 as messages
 
 # Tags of AckRequest: job_id, attempt; of an unknown field 15: varint, group, its end.
 ID, ATTEMPT, UNKNOWN, GROUP, END = b"\x0a", b"\x10", b"\x78", b"\x7b", b"\x7c"
@@ -320,7 +322,6 @@ def test_the_largest_values_are_written() -> None:
 
 
 def test_the_generated_messages_and_the_records_are_written_alike() -> None:
-    messages, google = generated()
     codec = SeppCodec()
     record = records.AckRequest("a", 1, "w")
     message = messages.AckRequest(job_id="a", attempt=1, worker_id="w")
@@ -336,3 +337,11 @@ def test_the_generated_messages_and_the_records_are_written_alike() -> None:
         codec.encode(messages.AckRequest(job_id="\udcff"), messages.AckRequest)
     with pytest.raises(DecodeError, match="Empty has no record"):
         codec.decode(b"", google.Empty)
+
+
+def test_a_record_that_is_no_message_has_no_codec() -> None:
+    class Nothing(Record):
+        __slots__ = ()
+
+    with pytest.raises(LookupError, match="Nothing: no such message"):
+        encode(Nothing())

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import field, make_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from sepp.v1 import queue_pb2
 
-from sepp_trio.wire import Record, _tables, records, rpcs
-from sepp_trio.wire._tables import generated, message_table
+from sepp_trio.wire import Record, records, rpcs
+from sepp_trio.wire._codegen import _tables, codecs_source
+from sepp_trio.wire._codegen._tables import message_table
+from sepp_trio.wire.generated import codecs
+from sepp_trio.wire.generated.sepp import v1 as messages
 from tests.wire.oracle import DESCRIPTORS, NAMES, is_map
 
 TYPES = {
@@ -47,7 +53,6 @@ def test_every_message_is_as_published(name: str) -> None:
 
 
 def test_no_message_is_missing_and_none_is_added() -> None:
-    messages, _ = generated()
     others = {"DeadLetterCause", "QueueServiceBase", "QueueServiceStub"}
     assert set(messages.__all__) - others == set(NAMES)
     assert {
@@ -56,7 +61,6 @@ def test_no_message_is_missing_and_none_is_added() -> None:
 
 
 def test_the_enum_is_as_published() -> None:
-    messages, _ = generated()
     published_enum = queue_pb2.DESCRIPTOR.enum_types_by_name["DeadLetterCause"]
     ours = messages.DeadLetterCause.betterproto_value_to_renamed_proto_names()
     assert ours == {value.number: value.name for value in published_enum.values}
@@ -86,6 +90,24 @@ def test_a_record_is_built_by_keyword_and_compared_by_content() -> None:
     assert repr(one) == "AckRequest(job_id='a', attempt=1)"
     with pytest.raises(TypeError):
         hash(one)
+
+
+# ---- The codecs ----
+
+
+def test_the_codecs_are_those_of_the_messages_and_records() -> None:
+    # If not: nox -s proto -- --write
+    assert Path(codecs.__file__).read_text() == codecs_source()
+
+
+def test_the_generated_messages_are_imported_for_generated_stubs_only() -> None:
+    program = (
+        "import sys, sepp_trio, sepp_trio.wire as wire\n"
+        "for rpc in wire.rpcs().values():\n"
+        "    wire.decode(rpc.response, wire.encode(rpc.response()))\n"
+        "assert not sys.modules.keys() & {'betterproto2', 'asyncio', 'grpclib.server'}\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
 # ---- What the codec compiler refuses to guess ----

@@ -9,7 +9,7 @@ from sepp.v1 import queue_pb2
 
 from sepp_trio import errors, types
 from sepp_trio.wire import encode, records
-from sepp_trio.wire._tables import message_table
+from sepp_trio.wire._codegen._tables import message_table
 from sepp_trio.wire.convert import (
     atomic_acks_from_wire,
     batch_results_from_wire,

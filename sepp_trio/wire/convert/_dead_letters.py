@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from sepp_trio.types import DeadLetterCause, DeadLetterRecord, RawDeadLetter
 
 from .. import records
-from .._codec import decoder_of
+from .._codec import codecs, decoder_of
 from .._errors import DecodeError
 from .._parts import custom_of
-from .._tables import generated
 from ._jobs import check_job, schedule_of, trace_of
 from ._time import epoch_datetime_from_wire
 from ._values import custom_from_wire, payload_from_wire
@@ -57,5 +56,5 @@ def cause_to_wire(cause: DeadLetterCause) -> int:
 
 @functools.cache
 def _causes() -> Mapping[int, DeadLetterCause]:
-    messages, _ = generated()
-    return {int(member): DeadLetterCause[member.name] for member in messages.DeadLetterCause}
+    names: Mapping[int, str] = codecs().ENUMS["DeadLetterCause"]
+    return {number: DeadLetterCause[name] for number, name in names.items()}

@@ -23,7 +23,6 @@ from sepp_trio.types import (
 
 from .. import records
 from .._errors import DecodeError
-from .._tables import message_table
 from ._time import (
     datetime_from_wire,
     datetime_to_wire,
@@ -32,6 +31,12 @@ from ._time import (
     seconds_from_wire,
     seconds_to_wire,
 )
+
+# From the class of a reason to the member that holds it.
+_REASONS = {
+    "".join(map(str.capitalize, member.split("_"))): member
+    for member in records.JobRejection.__match_args__
+}
 
 
 def batch_results_from_wire(
@@ -83,8 +88,8 @@ def atomic_acks_from_wire(
 
 def rejection_from_wire(rejection: records.JobRejection | None) -> JobRejection:
     """Why a job was refused; ``UnknownRejection`` for a reason that we do not know."""
-    for field in message_table("JobRejection").fields if rejection is not None else ():
-        reason: Any = getattr(rejection, field.name)
+    for member in _REASONS.values() if rejection is not None else ():
+        reason: Any = getattr(rejection, member)
         if reason is not None:
             return _reason_from_wire(reason)
     return UnknownRejection()
@@ -105,11 +110,10 @@ def _reason_from_wire(reason: Any) -> JobRejection:
 
 def rejection_to_wire(rejection: JobRejection) -> records.JobRejection:
     """The record of a rejection; no reason is set for ``UnknownRejection``."""
-    name = type(rejection).__name__
-    for field in message_table("JobRejection").fields:
-        if field.message == name:
-            return records.JobRejection(**{field.name: _reason_to_wire(rejection)})
-    return records.JobRejection()
+    member = _REASONS.get(type(rejection).__name__)
+    if member is None:
+        return records.JobRejection()
+    return records.JobRejection(**{member: _reason_to_wire(rejection)})
 
 
 def _reason_to_wire(rejection: JobRejection) -> Any:

@@ -1,20 +1,19 @@
 """The field tables of the generated messages, and the record that stands for each message.
 
 This is the only place that knows where betterproto2 keeps its tables (they are private to it,
-hence the narrow version range in pyproject.toml). The generated module is imported on the first
-call and not with this one: it brings betterproto2, grpclib's server and asyncio with it, which
-together take longer to import than the rest of the package.
+hence the narrow version range in pyproject.toml).
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields, replace
-from types import ModuleType
 from typing import Any
 
-from . import records
-from ._record import Record
+from .. import records
+from .._record import Record
+from ..generated.google import protobuf
+from ..generated.sepp import v1
 
 # Their records are plain tuples of the message's fields, in the order of their numbers.
 TUPLES = {"Timestamp", "Duration", "Empty"}
@@ -55,11 +54,31 @@ class FieldTable:
 
 @dataclass(frozen=True, slots=True)
 class MessageTable:
-    """A message: its fields in the order of their numbers, and its record (None: a tuple)."""
+    """A message: its fields in the order of their numbers, and its record (None: a tuple).
+
+    A `part` only stands inside other messages.
+    """
 
     name: str
     record: type[Record] | None
     fields: tuple[FieldTable, ...]
+    part: bool = False
+
+
+def all_tables() -> list[MessageTable]:
+    """The tables of all messages and of the parts that they need, by name."""
+    messages = [name for name in v1.__all__ if hasattr(getattr(v1, name), "_betterproto")]
+    waiting = sorted(messages, reverse=True)
+    tables: dict[str, MessageTable] = {}
+    while waiting:
+        if (name := waiting.pop()) in tables:
+            continue
+        tables[name] = table = message_table(name)
+        for field in table.fields:
+            if field.type == "map" and field.raw:
+                waiting.append(f"{name}_{field.name}")
+            waiting += [held for held in (field.message, field.map_value) if held is not None]
+    return [tables[name] for name in sorted(tables)]
 
 
 @functools.cache
@@ -85,7 +104,7 @@ def message_table(name: str) -> MessageTable:
     table = tuple(
         _field_table(name, field, meta, declared.get(field)) for field in meta.sorted_field_names
     )
-    return MessageTable(name, record, table)
+    return MessageTable(name, record, table, part=record is None)
 
 
 def _map_table(message: str, field: str) -> MessageTable:
@@ -101,7 +120,7 @@ def _map_table(message: str, field: str) -> MessageTable:
             FieldTable("key", key.number, key.proto_type, optional=True),
             FieldTable("value", value.number, value.proto_type, optional=True, message=held),
         )
-        return MessageTable(name, None, entry)
+        return MessageTable(name, None, entry, part=True)
     (found,) = (f for f in message_table(message).fields if f.name == field)
     return MessageTable(name, None, (replace(found, raw=False),))
 
@@ -146,16 +165,7 @@ def _field_table(message: str, name: str, meta: Any, declared: str | None) -> Fi
 
 def _meta(name: str) -> Any:
     """betterproto2's own table of a message."""
-    for module in generated():
+    for module in (v1, protobuf):
         if name in module.__all__:
             return getattr(module, name)._betterproto
     raise LookupError(f"no message {name} in the contract")
-
-
-@functools.cache
-def generated() -> tuple[ModuleType, ModuleType]:
-    """The generated modules of sepp.v1 and google.protobuf; imports them on the first call."""
-    from .generated.google import protobuf
-    from .generated.sepp import v1
-
-    return v1, protobuf

@@ -1,8 +1,8 @@
-"""The codec compiler: writes, for one message, the Python source of its encoder and decoder.
+"""Writes, for one message, the Python source of its encoder and decoder.
 
 Both are straight code for exactly the fields of that message, in the order of their numbers, as
 attrs and dataclasses write the methods of a class: a general parser that looks every field up in
-a table costs ten times as much. :mod:`sepp_trio.wire._codec` runs the source.
+a table costs ten times as much.
 
 Meaning is google.protobuf's, which the tests compare with: the last value of a field wins, the
 parts of a message that comes twice are merged, setting one member of a oneof unsets the others,
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ._primitives import BYTES, FIXED64, VARINT, varint
+from .._primitives import BYTES, FIXED64, VARINT, varint
 from ._tables import FieldTable, MessageTable
 
 # Types whose encoder is a function of _primitives; what decoding does to a long varint.
@@ -50,10 +50,10 @@ DEFAULTS = {"string": "''", "bytes": "b''", "bool": "False"}
 
 
 def codec_source(table: MessageTable) -> str:
-    """The source of ``encode_NAME(record)``, ``read_NAME(data)`` and, for messages inside
-    others, ``decode_NAME(data, pos, end, into)``.
+    """The source of ``encode_NAME(record)``, ``decode_NAME(data, pos, end, into)`` and, except for
+    parts that only stand inside others, ``read_NAME(data)``.
 
-    The latter reads the message between two offsets of `data` and merges it into the record
+    ``decode_NAME`` reads the message between two offsets of `data` and merges it into the record
     `into` (None: a new one), which it may use up. Names of a field become local variables with
     an underscore behind them, so that they meet no other name.
     """
@@ -173,6 +173,9 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     yield f"        raise decode_error({table.name!r}, field, error) from None"
     values = "".join(f"{_final_value(field)}, " for field in table.fields)
     yield f"    return {'' if table.record is None else table.name}({values})"
+    yield ""
+    if table.part:
+        return
     yield f"def read_{table.name}(data):"
     # Slices of anything but bytes would end up in the record.
     yield "    if data.__class__ is not bytes: data = bytes(data)"
@@ -275,7 +278,8 @@ def _decode_content(field: FieldTable, name: str) -> Iterator[str]:
         yield from _keep(field, name, "data[start:pos].decode()")
     elif field.raw and not field.repeated:
         yield "v = data[start:pos]"
-        yield f"{name} = v if {name} is None else merge({field.message!r}, {name}, v)"
+        codec = f"encode_{field.message}, decode_{field.message}"
+        yield f"{name} = v if {name} is None else merge({codec}, {name}, v)"
     else:
         yield from _keep(field, name, "data[start:pos]")
 
