@@ -162,19 +162,23 @@ class Poller:
             options.wait_timeout, trio.current_effective_deadline(), self._sent
         )
         self._asked = wanted
-        self._pending = run.channel.start_unary(
-            run.methods.reserve,
-            records.ReserveRequest(
-                queues=list(options.queues),
-                wait_timeout=convert.seconds_to_wire(self._wait),
-                lease_duration=convert.seconds_to_wire(options.lease_duration),
-                worker_id=options.worker_id,
-                max_jobs=wanted,
-            ),
-            self._answered,
-            timeout=self._wait + ANSWER_TIME,
-            long_poll=True,
+        request = records.ReserveRequest(
+            queues=list(options.queues),
+            wait_timeout=convert.seconds_to_wire(self._wait),
+            lease_duration=convert.seconds_to_wire(options.lease_duration),
+            worker_id=options.worker_id,
+            max_jobs=wanted,
         )
+        try:
+            self._pending = run.channel.start_unary(
+                run.methods.reserve,
+                request,
+                self._answered,
+                timeout=self._wait + ANSWER_TIME,
+                long_poll=True,
+            )
+        except ChannelClosed:
+            raise run.closed_error() from None
         run.counters.reserves += 1
 
     def _answered(self, response: records.ReserveResponse | None, error: CallError | None) -> None:
@@ -279,5 +283,6 @@ class Poller:
         await self._wait_for(trio.sleep, seconds * (0.5 + random.random() / 2))
 
     async def _wait_for(self, wait: Callable[..., Awaitable[None]], *args: float) -> None:
-        with trio.CancelScope() as self._only_waiting:
-            await wait(*args)
+        if not self._run.stop.draining.is_set():
+            with trio.CancelScope() as self._only_waiting:
+                await wait(*args)

@@ -304,6 +304,43 @@ async def test_26_a_client_that_ends_before_its_worker_is_said_so(
     assert trio.current_time() < 6
 
 
+async def test_26_a_client_that_ends_while_every_slot_is_taken_is_noticed_too(
+    sepp: Sepp, nursery: trio.Nursery
+) -> None:
+    async def run() -> None:
+        with pytest.raises(ClientClosedError, match="open_client block"):
+            await worker.run()
+
+    async with trio.open_nursery() as outer, sepp.client() as client:
+        worker = worker_on(client, max_in_flight=1)
+        worker.handle("t", sleeper(5))
+        outer.start_soon(run)
+        await trio.sleep(1)
+        sepp.put("t")
+        await trio.sleep(1)
+    assert trio.current_time() < 7
+
+
+@pytest.mark.parametrize("moment", [0.2, 0.5, 1.1])
+async def test_a_drain_ends_every_kind_of_waiting_for_the_server(
+    sepp: Sepp, client: SeppClient, moment: float
+) -> None:
+    worker = worker_on(client)
+    worker.handle("t", at_once)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(worker.run)
+        for _ in range(5):
+            # Connections that break again and again, then none at all.
+            await trio.sleep(0.01)
+            for link in sepp.links:
+                await link.aclose()
+        await sepp.crash()
+        await trio.sleep(moment)
+        worker.shutdown()
+        before = trio.current_time()
+    assert trio.current_time() - before < 0.01
+
+
 async def test_cancelling_run_gives_the_jobs_back_within_a_bound(
     sepp: Sepp, client: SeppClient
 ) -> None:
