@@ -123,7 +123,7 @@ async def test_extend_gives_the_new_expiry(server: FakeServer, client: SeppClien
     assert server.requests("Extend") == [records.ExtendRequest(JOB_ID, 2, (60, 0))]
 
 
-@pytest.mark.parametrize("expiry", [None, (-1, 0), (0, -1), (2**62, 0)])
+@pytest.mark.parametrize("expiry", [None, (-1, 0), (0, -1)])
 async def test_an_extend_without_a_good_expiry_is_malformed(
     server: FakeServer, client: SeppClient, expiry: records.Timestamp | None
 ) -> None:
