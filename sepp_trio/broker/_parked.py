@@ -8,16 +8,18 @@ from operator import attrgetter
 
 import trio
 
+from ._answers import Taker
 from .validation import ReservePlan
 
 
 class Reserve:
     """One reserve call that has not been answered."""
 
-    __slots__ = ("deadline", "gone", "number", "plan", "scope", "task")
+    __slots__ = ("deadline", "gone", "number", "plan", "scope", "taker", "task")
 
-    def __init__(self, plan: ReservePlan, number: int, deadline: float) -> None:
+    def __init__(self, plan: ReservePlan, taker: Taker, number: int, deadline: float) -> None:
         self.plan = plan
+        self.taker = taker
         # The order of arrival.
         self.number = number
         # When it has waited long enough, on Trio's clock.

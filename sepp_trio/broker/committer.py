@@ -24,6 +24,7 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from ._answers import Promises, Taker
 from ._clock import BrokerClock
 from ._database import in_words
 from ._parked import ParkedReserves, Reserve
@@ -52,6 +53,43 @@ class _Operation:
         self.gone = False
         self.result: outcome.Outcome[Any] | None = None
 
+    def run(self, batch: _Batch) -> None:
+        """Apply it, within the transaction."""
+        self.result = _result(self.apply, batch.now)
+
+    def deliver(self) -> None:
+        """It is committed: its caller gets the result."""
+        if self.task is not None and self.result is not None and not self.gone:
+            trio.lowlevel.reschedule(self.task, self.result)
+
+
+class _Taking(_Operation):
+    """One that takes large things out of the store; its result may be ``None``: not now."""
+
+    __slots__ = ("allowance", "size", "take", "taker")
+
+    def __init__(self, take: Callable[[int], tuple[object, int]], taker: Taker) -> None:
+        super().__init__(self._apply)
+        self.take = take
+        self.taker = taker
+        self.allowance = self.size = 0
+
+    def run(self, batch: _Batch) -> None:
+        self.allowance = batch.promises.allowance(self.taker)
+        super().run(batch)
+        batch.promises.add(self.taker, self.size)
+
+    def _apply(self, _: int) -> object:
+        if not self.allowance:
+            return None
+        taken, self.size = self.take(self.allowance)
+        return taken
+
+    def deliver(self) -> None:
+        if not self.gone:
+            self.taker.hold(self.size)
+        super().deliver()
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -60,7 +98,10 @@ class _Batch:
     now: int
     operations: Sequence[_Operation]
     reserves: Sequence[Reserve]
+    promises: Promises = field(default_factory=Promises)
     served: list[tuple[Reserve, list[Lease]]] = field(default_factory=list)
+    crowded: list[Reserve] = field(default_factory=list)
+    """Reserves whose peers have to take their earlier answers first."""
     error: GRPCError | None = None
 
 
@@ -108,7 +149,17 @@ class Committer:
 
         :raises GRPCError: what the operation raised, or INTERNAL if the store failed.
         """
-        operation = _Operation(apply)
+        result: T = await self._submit(_Operation(apply))
+        return result
+
+    async def take(self, take: Callable[[int], tuple[T, int]], taker: Taker) -> T | None:
+        """Like :meth:`submit`, for what may be large: ``take`` is told how large, and returns
+        with the result how large it is. ``None``: nothing was done, for the peer has to take its
+        earlier answers first."""
+        result: T | None = await self._submit(_Taking(take, taker))
+        return result
+
+    async def _submit(self, operation: _Operation) -> Any:
         self._accept()
         self._operations.append(operation)
         self._alarm.set()
@@ -118,19 +169,18 @@ class Committer:
             operation.gone = True
             return trio.lowlevel.Abort.SUCCEEDED
 
-        result: T = await trio.lowlevel.wait_task_rescheduled(abort)
-        return result
+        return await trio.lowlevel.wait_task_rescheduled(abort)
 
-    async def reserve(self, plan: ReservePlan) -> list[Lease]:
-        """Lease jobs, waiting for them as the plan says; empty if there were none in time.
+    async def reserve(self, plan: ReservePlan, taker: Taker, deadline: float) -> list[Lease] | None:
+        """Lease jobs, waiting for them until the deadline if the plan says so; empty if there
+        were none in time. ``None``: the peer has to take its earlier answers first.
 
         A checkpoint. A cancel leases nothing. No checkpoint lies between the lease and the
         return: from then on the caller answers for what it got, see :meth:`give_back`.
 
         :raises GRPCError: INTERNAL if the store failed.
         """
-        deadline = trio.current_time() + plan.wait_ms / 1000
-        reserve = Reserve(plan, next(self._numbers), deadline)
+        reserve = Reserve(plan, taker, next(self._numbers), deadline)
         self._accept()
         self._reserves.append(reserve)
         self._alarm.set()
@@ -145,7 +195,7 @@ class Committer:
             return trio.lowlevel.Abort.SUCCEEDED
 
         with reserve.scope:
-            leases: list[Lease] = await trio.lowlevel.wait_task_rescheduled(abort)
+            leases: list[Lease] | None = await trio.lowlevel.wait_task_rescheduled(abort)
             return leases
         return []
 
@@ -236,7 +286,7 @@ class Committer:
                     engine.sweep(batch.now)
                 for operation in batch.operations:
                     if not operation.gone:
-                        operation.result = _result(operation.apply, batch.now)
+                        operation.run(batch)
                 self._serve(batch)
         except Exception as error:
             engine.due_at = due_at
@@ -250,16 +300,25 @@ class Committer:
         for reserve in self._parked.in_turn(tuple(woken)) if woken else ():
             if reserve.gone or woken.isdisjoint(reserve.plan.queues):
                 continue
-            if leases := engine.reserve(reserve.plan, batch.now):
-                batch.served.append((reserve, leases))
-            else:
+            if self._lease(batch, reserve) == []:
                 # It has seen all its queues empty; so would those behind it.
                 woken.difference_update(reserve.plan.queues)
                 if not woken:
                     break
         for reserve in batch.reserves:
-            if not reserve.gone and (leases := engine.reserve(reserve.plan, batch.now)):
-                batch.served.append((reserve, leases))
+            if not reserve.gone:
+                self._lease(batch, reserve)
+
+    def _lease(self, batch: _Batch, reserve: Reserve) -> list[Lease] | None:
+        size = batch.promises.allowance(reserve.taker)
+        if not size:
+            batch.crowded.append(reserve)
+            return None
+        leases = self._engine.reserve(reserve.plan, batch.now, size)
+        if leases:
+            batch.promises.add(reserve.taker, _size(leases))
+            batch.served.append((reserve, leases))
+        return leases
 
     # ---- After the batch, on the loop ----
 
@@ -280,14 +339,18 @@ class Committer:
 
     def _answer(self, batch: _Batch) -> None:
         for operation in batch.operations:
-            if operation.task is not None and operation.result is not None and not operation.gone:
-                trio.lowlevel.reschedule(operation.task, operation.result)
+            operation.deliver()
         for reserve, leases in batch.served:
             self._parked.discard(reserve)
             if reserve.gone:
                 self.give_back(leases)
             else:
+                reserve.taker.hold(_size(leases))
                 self._answer_reserve(reserve, outcome.Value(leases))
+        for reserve in batch.crowded:
+            self._parked.discard(reserve)
+            if not reserve.gone:
+                self._answer_reserve(reserve, outcome.Value(None))
         for reserve in batch.reserves:
             if reserve.gone:
                 continue
@@ -306,7 +369,9 @@ class Committer:
             if not reserve.gone:
                 self._answer_reserve(reserve, _error(error))
 
-    def _answer_reserve(self, reserve: Reserve, answer: outcome.Outcome[list[Lease]]) -> None:
+    def _answer_reserve(
+        self, reserve: Reserve, answer: outcome.Outcome[list[Lease] | None]
+    ) -> None:
         assert reserve.task is not None
         reserve.gone = True
         trio.lowlevel.reschedule(reserve.task, answer)
@@ -314,6 +379,10 @@ class Committer:
     def _send_home(self) -> None:
         for reserve in self._parked.clear():
             self._answer_reserve(reserve, outcome.Value([]))
+
+
+def _size(leases: list[Lease]) -> int:
+    return sum(len(lease.message) for lease in leases)
 
 
 def _result(apply: Callable[[int], object], now: int) -> outcome.Outcome[Any]:

@@ -10,6 +10,7 @@ which is not built here.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ CheckedJob: TypeAlias = records.EnqueueRequest | records.JobRejection
 
 # So that calls never wait long for a sweep; what is left over is swept with the next batch.
 _SWEEP_AT_ONCE: Final = 1000
+_ANY_SIZE: Final = sys.maxsize
 
 
 class Cause(IntEnum):
@@ -175,16 +177,18 @@ class Engine:
 
     # ---- Reserve ----
 
-    def reserve(self, plan: ReservePlan, now: int) -> list[Lease]:
-        """Lease what is ready, queue by queue in the order given; may be nothing."""
+    def reserve(self, plan: ReservePlan, now: int, size: int = _ANY_SIZE) -> list[Lease]:
+        """Lease what is ready, queue by queue in the order given; may be nothing. Messages of no
+        more than ``size`` bytes, but one job at least."""
         expires_at = after(now, plan.lease_ms)
         leases: list[Lease] = []
         suffixes: dict[int, bytes] = {}
         for queue in plan.queues:
             room = plan.max_jobs - len(leases)
-            if not room:
+            if not room or size <= 0:
                 break
-            for job, body in self._store.lease(queue, room, expires_at):
+            for job, body in self._store.lease(queue, room, expires_at, size):
+                size -= len(body)
                 suffix = suffixes.get(job.attempt)
                 if suffix is None:
                     suffix = suffixes[job.attempt] = self._encode_job(
@@ -277,10 +281,13 @@ class Engine:
         else:
             self._store.remove(job)
 
-    def drain_dead_letters(self, queue: str | None, limit: int) -> records.DrainDeadLettersResponse:
-        """Remove and return the oldest dead letters."""
+    def drain_dead_letters(
+        self, queue: str | None, limit: int, size: int = _ANY_SIZE
+    ) -> records.DrainDeadLettersResponse:
+        """Remove and return the oldest dead letters. Messages of no more than ``size`` bytes, but
+        one at least."""
         examined = self._config.storage.sweep_limit
-        dead = self._store.drain_dead(queue, limit, examined)
+        dead = self._store.drain_dead(queue, limit, examined, size)
         return records.DrainDeadLettersResponse(list(map(self._dead_letter, dead)))
 
     def _dead_letter(self, dead: DeadJob) -> bytes:

@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import trio
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
@@ -13,6 +14,7 @@ from sepp_trio._version import __version__
 from sepp_trio.wire import decoder_of, encoder_of, records, rpcs
 
 from . import validation
+from ._answers import Peer
 from ._clock import BrokerClock
 from ._time import to_wire
 from .committer import Committer
@@ -30,6 +32,10 @@ class ServerStream(Protocol):
     async def recv_message(self) -> Any: ...
     async def send_message(self, message: Any) -> None: ...
     def on_undelivered(self, callback: Callable[[], None]) -> None: ...
+    async def wait_room(self) -> None: ...
+    def hold(self, size: int) -> None: ...
+    @property
+    def peer(self) -> Peer: ...
 
 
 _Call: TypeAlias = Callable[[ServerStream, Any], Awaitable[Any]]
@@ -114,9 +120,12 @@ class QueueService:
         self, stream: ServerStream, request: records.ReserveRequest
     ) -> records.ReserveResponse:
         plan = validation.reserve_plan(self._config, request)
-        leases = await self._committer.reserve(plan)
+        deadline = trio.current_time() + plan.wait_ms / 1000
+        while (leases := await self._committer.reserve(plan, stream, deadline)) is None:
+            await stream.wait_room()
         # No checkpoint until this is said: who leaves from here on never gets the jobs.
-        stream.on_undelivered(lambda: self._committer.give_back(leases))
+        claims = [lease._replace(message=b"") for lease in leases]
+        stream.on_undelivered(lambda: self._committer.give_back(claims))
         return records.ReserveResponse([lease.message for lease in leases])
 
     async def _ack(self, _: ServerStream, request: records.AckRequest) -> records.AckResponse:
@@ -134,12 +143,17 @@ class QueueService:
         return await self._committer.submit(lambda now: self._engine.extend(request, lease_ms, now))
 
     async def _drain_dead_letters(
-        self, _: ServerStream, request: records.DrainDeadLettersRequest
+        self, stream: ServerStream, request: records.DrainDeadLettersRequest
     ) -> records.DrainDeadLettersResponse:
         limit = validation.drain_limit(self._config, request)
-        return await self._committer.submit(
-            lambda _: self._engine.drain_dead_letters(request.queue, limit)
-        )
+
+        def drain(size: int) -> tuple[records.DrainDeadLettersResponse, int]:
+            response = self._engine.drain_dead_letters(request.queue, limit, size)
+            return response, sum(map(len, response.records))
+
+        while (response := await self._committer.take(drain, stream)) is None:
+            await stream.wait_room()
+        return response
 
     async def _get_server_info(
         self, _: ServerStream, request: records.GetServerInfoRequest

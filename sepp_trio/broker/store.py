@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sepp_trio.errors import StoreError
 
@@ -158,15 +158,19 @@ class Store:
         """The job waits to be reserved."""
         self._new_ready.append(job)
 
-    def lease(self, queue: str, limit: int, expires_at: int) -> list[tuple[StoredJob, bytes]]:
-        """Lease up to ``limit`` ready jobs of a queue, in order; each with its message."""
+    def lease(
+        self, queue: str, limit: int, expires_at: int, size: int
+    ) -> list[tuple[StoredJob, bytes]]:
+        """Lease up to ``limit`` ready jobs of a queue, in order; each with its message. No more
+        than ``size`` bytes of messages, but one at least."""
         self._flush()
-        rows = self._execute(
+        rows = self._first(
+            size,
             "SELECT r.id, r.seq, r.queue, r.rank, r.enqueued_at, r.attempt, r.max_attempts, j.body"
             " FROM ready r CROSS JOIN jobs j ON j.seq = r.seq WHERE r.queue = ?"
             " ORDER BY r.rank, r.enqueued_at, r.seq LIMIT ?",
             (queue, limit),
-        ).fetchall()
+        )
         if not rows:
             return []
         self._execute_many(
@@ -178,6 +182,18 @@ class Store:
             [(*row[:7], expires_at) for row in rows],
         )
         return [(StoredJob._make(row[:7]), row[7]) for row in rows]
+
+    def _first(self, size: int, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        """The first rows, no more than ``size`` bytes of their last columns, but one at least."""
+        rows: list[tuple[Any, ...]] = []
+        cursor = self._execute(query, values)
+        for row in cursor:
+            size -= len(row[-1])
+            if rows and size < 0:
+                break
+            rows.append(row)
+        cursor.close()
+        return rows
 
     # ---- Leased jobs ----
 
@@ -246,15 +262,16 @@ class Store:
         )
         self._count(job.queue, -1)
 
-    def drain_dead(self, queue: str | None, limit: int, examined: int) -> list[DeadJob]:
+    def drain_dead(self, queue: str | None, limit: int, examined: int, size: int) -> list[DeadJob]:
         """Remove and return the oldest dead letters, of all queues or one; at most ``examined``
-        are looked at."""
-        rows = self._execute(
+        are looked at. No more than ``size`` bytes of messages, but one at least."""
+        rows = self._first(
+            size,
             "SELECT d.failed_at, d.seq, d.final_attempt, d.cause, d.reason, j.body"
             " FROM (SELECT * FROM dead ORDER BY failed_at, seq LIMIT ?) d"
             " CROSS JOIN jobs j ON j.seq = d.seq WHERE ? IS NULL OR d.queue = ? LIMIT ?",
             (examined, queue, queue, limit),
-        ).fetchall()
+        )
         self._remove_dead([(row[0], row[1]) for row in rows])
         return list(map(DeadJob._make, rows))
 

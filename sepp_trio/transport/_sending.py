@@ -8,6 +8,7 @@ is undone before the writer came has left no trace.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import ClassVar
 
 from ._frames import (
     DATA,
@@ -84,6 +85,9 @@ Queue = OrderedDict[Stream, None]
 
 class Sender:
     """Windows, queues and the choice of the next frames; the base of ``Connection``."""
+
+    may_repeat: ClassVar[bool] = True
+    """Whether messages are kept after they were sent, for another connection."""
 
     def __init__(self, waiting: tuple[Queue, Queue]) -> None:
         self.streams: dict[int, Stream] = {}
@@ -200,6 +204,8 @@ class Sender:
             out += header_frames(number, block, 0)
             stream.rest = memoryview(PREFIX.pack(0, len(message)) + message)
             stream.offset = 0
+            if not self.may_repeat:
+                stream.message = b""
         rest, at = stream.rest, stream.offset
         room = min(len(rest) - at, self.send_window, stream.send_window, FRAME_SIZE)
         if room > 0:

@@ -14,6 +14,7 @@ from ._server_answers import AnswerBlocks
 from ._server_call import log
 from ._server_config import ServerConfig
 from ._server_link import ServerLink
+from ._server_memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ class GrpcServer:
         self.codec = codec
         self.config = config or ServerConfig()
         self.blocks = AnswerBlocks()
+        self.memory = Memory(self.config)
         self.draining = trio.Event()
         """Set by :meth:`start_drain`; handlers that wait for something may wait for it, too."""
         self._handlers = dict(handlers)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from grpclib.const import Handler
 
     from ._server_link import ServerLink
+    from ._server_memory import MemoryShare
     from ._server_stream import ServerStream
 
 log = logging.getLogger("sepp_trio.transport.server")
@@ -39,6 +40,7 @@ class ServerCall:
         "_queued",
         "_read",
         "_reply",
+        "_request_size",
         "_scope",
         "_undelivered",
         "size",
@@ -50,8 +52,9 @@ class ServerCall:
     ) -> None:
         self.stream = stream
         self.size = 0
-        """Bytes of the answer that is queued."""
+        """Bytes of the answer that is queued or in the handler's hands."""
         self._link = link
+        self._request_size = len(stream.payload)
         self._handler = handler
         self._read = self._over = self._queued = False
         self._reply: bytes | None = None
@@ -99,6 +102,7 @@ class ServerCall:
         part of it has, and the call is then reset.
         """
         link = self._link
+        self._request_done()
         while link.backlogged:
             await link.wait_room()
         data = link.server.codec.encode(message, self._handler.reply_type)
@@ -111,6 +115,22 @@ class ServerCall:
             raise RuntimeError("a unary call has one answer")
         else:
             self._reply = data
+
+    @property
+    def peer(self) -> MemoryShare:
+        """What is held for the peer; its ``allowance`` says how large the answer may be."""
+        return self._link.memory
+
+    def hold(self, size: int) -> None:
+        """Count the answer, of about so many bytes, that the handler has in hand."""
+        if change := size - self.size:
+            self.size = size
+            self._link.memory.add(unsent=change)
+
+    async def wait_room(self) -> None:
+        """Wait until an answer may be made; returns at once if there was no reason to wait."""
+        while self._link.backlogged:
+            await self._link.wait_room()
 
     def on_undelivered(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called if the good answer certainly never reaches the peer.
@@ -153,6 +173,7 @@ class ServerCall:
                 raise rest from None
         finally:
             self._link.running -= 1
+            self._request_done()
             self._reply = self._scope = None
             if timed:
                 scope.deadline = math.inf
@@ -176,7 +197,7 @@ class ServerCall:
             log.error("%s: the handler of %s gave no answer", link.peer, self.route)
             self._refuse(Status.INTERNAL, "internal error")
         else:
-            self.size = len(self._reply)
+            self.hold(len(self._reply))
             self._queued = True
             link.respond(self, self._reply)
 
@@ -189,10 +210,18 @@ class ServerCall:
             # For handlers that shield themselves: they must not wait for ever.
             self._part_written.set()
         if self._queued:
-            if not self.stream.local_ended:
+            if self.stream.local_ended:
+                # All of it was taken for writing: it may have arrived.
+                self._link.settle(self)
+            else:
                 self._settle()
         elif self._scope is not None:
             self._scope.cancel(reason="the peer has left the call")
+
+    def _request_done(self) -> None:
+        if size := self._request_size:
+            self._request_size = 0
+            self._link.memory.add(working=-size)
 
     def _on_written(self) -> None:
         if self._part_written is not None:

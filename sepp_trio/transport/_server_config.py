@@ -21,10 +21,14 @@ class ServerConfig:
     max_early_resets: int = 20
     """Calls that one read may both open and reset; more end the connection."""
     max_buffered_bytes: int = 64 * 1024 * 1024
-    """Per connection, of requests not yet complete; the call that goes over it is refused."""
+    """Per connection, of requests: the call that goes over it is refused while it is not complete;
+    once so much is at work, no more is read until some of it has been answered."""
     max_unsent_bytes: int = 4 * 1024 * 1024
     """Per connection, of answers that the peer does not take.  Beyond it calls wait:
-    new ones to start, running ones in ``send_message``."""
+    new ones to start, running ones in ``send_message`` and ``wait_room``."""
+    max_held_bytes: int = 256 * 1024 * 1024
+    """Of requests and answers of all connections together.  Beyond it those that have more than
+    their share wait as if they had reached their own limits."""
     handshake_timeout: float = 10.0
     """For TLS and HTTP/2 each, from the accept on."""
     stall_timeout: float = 60.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from ._frames import Code, ConnectionFault
 from ._http2 import Http2Config
 from ._server_answers import HEADERS_TOO_LARGE, OK_TRAILERS, ONLY_IDENTITY, parse_timeout
 from ._server_call import ServerCall, log
+from ._server_memory import MemoryShare
 from ._server_role import ServerConnection
 from ._server_stream import RequestFault, ServerStream
 from ._server_watch import watch
@@ -73,7 +75,8 @@ class ServerLink:
         # Complete requests that wait until the peer has taken more of what waits for it.
         self._held: dict[ServerStream, Handler] = {}
         self._held_bytes = 0
-        self._unsent = 0
+        self._calm = trio.lowlevel.ParkingLot()
+        self.memory = MemoryShare(server.memory, self._on_room)
 
     # The connection's tasks -----------------------------------------------------
 
@@ -82,7 +85,7 @@ class ServerLink:
 
         Closes the stream.  Raises no ``Exception`` for what a peer does.
         """
-        with self._scope:
+        with closing(self.memory), self._scope:
             async with trio.open_nursery() as nursery:
                 self.workers = Workers(nursery)
                 try:
@@ -112,16 +115,20 @@ class ServerLink:
                 continue  # what the peer sent before it heard the goodbye
             self.heard = trio.current_time()
             self.awaited_sign = None
+            core.buffer_limit = self.memory.request_limit - self._held_bytes
             try:
                 core.feed(data)
             except ConnectionFault as fault:
                 self._fault(fault)
+            self._count_requests()
             # Not for calls that have only just begun: their answers are to
             # leave in one write.
             if core.has_output() or core.finished:
                 self.wake()
             while core.control_backlog > _CONTROL_LIMIT and not core.closed:
                 await self._flushed.park()
+            while self.memory.busy and not core.closed:
+                await self._calm.park()
 
     async def _write(self) -> None:
         core, stream = self.core, self._stream
@@ -180,10 +187,12 @@ class ServerLink:
         """No answer leaves any more: the calls are over."""
         self.core.lost()
         self._held.clear()
+        self._held_bytes = 0
+        self._count_requests()
         for call in list(self._calls.values()):
             call.lose()
-        self._unsent = 0
         self._room.unpark_all()
+        self._calm.unpark_all()
 
     # Requests -------------------------------------------------------------------
 
@@ -229,15 +238,16 @@ class ServerLink:
             self.core.refuse(stream, block + ONLY_IDENTITY)
         return None
 
-    def _start(self, stream: ServerStream, handler: Handler) -> None:
+    def _start(self, stream: ServerStream, handler: Handler, *, waited: int = 0) -> None:
         assert stream.deadline is not None
         self.running += 1
+        self.memory.add(requests=-waited, working=len(stream.payload))
         self._calls[stream.id] = call = ServerCall(self, stream, handler, stream.deadline)
         self.workers.start(call)
 
     def _hold(self, stream: ServerStream, handler: Handler) -> None:
         size = len(stream.payload)
-        if self._held_bytes + size > self.server.config.max_buffered_bytes:
+        if self._held_bytes + size > self.memory.request_limit:
             self.core.reset(stream, Code.REFUSED_STREAM)
         else:
             self._held_bytes += size
@@ -248,12 +258,16 @@ class ServerLink:
         self._held_bytes -= len(stream.payload)
         return self._held.pop(stream)
 
+    def _count_requests(self) -> None:
+        if change := self.core.buffered + self._held_bytes - self.memory.requests:
+            self.memory.add(requests=change)
+
     # Answers --------------------------------------------------------------------
 
     @property
     def backlogged(self) -> bool:
         """Too much waits for the peer: nothing new is to be made for it."""
-        return self._unsent > self.server.config.max_unsent_bytes
+        return not self.core.closed and self.memory.backlogged
 
     async def wait_room(self) -> None:
         """Wait until the peer has taken something of what waits for it."""
@@ -261,7 +275,6 @@ class ServerLink:
 
     def respond(self, call: ServerCall, reply: bytes) -> None:
         """Queue the answer of a unary call."""
-        self._unsent += call.size
         self.core.respond(call.stream, self.server.blocks.head(), reply, OK_TRAILERS)
         self.wake()
 
@@ -288,17 +301,16 @@ class ServerLink:
         """The call is over, and its answer has left or never will."""
         self._calls.pop(call.stream.id, None)
         self.answers_sent += 1
-        if call.size:
-            self._unsent -= call.size
-            call.size = 0
-            if (self._room or self._held) and not self.backlogged:
-                self._room.unpark_all()
-                self._release()
+        call.hold(0)
 
-    def _release(self) -> None:
-        while self._held and not self.backlogged:
-            stream = next(iter(self._held))
-            self._start(stream, self._let_go(stream))
+    def _on_room(self) -> None:
+        if self._calm and not self.memory.busy:
+            self._calm.unpark_all()
+        if (self._room or self._held) and not self.backlogged:
+            self._room.unpark_all()
+            while self._held and not self.backlogged:
+                stream = next(iter(self._held))
+                self._start(stream, self._let_go(stream), waited=len(stream.payload))
 
 
 def _deadline(stream: ServerStream) -> float:

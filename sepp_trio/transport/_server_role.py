@@ -53,6 +53,7 @@ class ServerConnection(Connection):
     """
 
     streams: dict[int, ServerStream]  # type: ignore[assignment]
+    may_repeat = False
 
     def __init__(
         self,
@@ -67,7 +68,10 @@ class ServerConnection(Connection):
         self._preface_left = PREFACE
         self._feed_number = 0
         self._resets = 0
-        self._buffered = 0
+        self.buffered = 0
+        """Bytes of requests that are not complete."""
+        self.buffer_limit = config.max_buffered
+        """What :attr:`buffered` may become within a ``feed``."""
         self._opened: list[ServerStream] = []
         self._ready: list[ServerStream] = []
         self._last_id = 0
@@ -166,6 +170,7 @@ class ServerConnection(Connection):
         left = [*self.streams.values(), *self._taken]
         self.streams.clear()
         self._taken.clear()
+        self.buffered = 0
         return left
 
     def start_drain(self) -> None:
@@ -254,7 +259,7 @@ class ServerConnection(Connection):
                 if type(stream.body) is bytes:
                     stream.body = bytearray(stream.body)
                 stream.body += payload
-            self._buffered += len(payload)
+            self.buffered += len(payload)
             limit = self.config.max_message + 5
             if stream.expected < 0 and len(stream.body) >= 5:
                 stream.expected = int.from_bytes(stream.body[1:5], "big") + 5
@@ -262,7 +267,7 @@ class ServerConnection(Connection):
                 self._offer(stream, RequestFault.MESSAGE_TOO_LARGE)
         if ended:
             self._ended(stream)
-        elif self._buffered > self.config.max_buffered:
+        elif self.buffered > self.buffer_limit:
             raise StreamFault(Code.REFUSED_STREAM, "too much of incomplete requests")
 
     def _ended(self, stream: ServerStream) -> None:
@@ -284,7 +289,7 @@ class ServerConnection(Connection):
         self._ready.append(stream)
 
     def _drop_body(self, stream: ServerStream) -> None:
-        self._buffered -= len(stream.body)
+        self.buffered -= len(stream.body)
         stream.body = b""
 
     def _on_reset(self, stream: Stream, code: int) -> None:
