@@ -112,7 +112,7 @@ class Run:
             self.leave_if_told()
         self.leave_if_told()
         if fatal is not None:
-            raise fatal.error
+            raise fatal.error from fatal.__cause__
 
     def leave(self, error: BaseException) -> None:
         """A handler wants the program to end: let ``run`` end with its error."""
