@@ -16,7 +16,8 @@ from sepp_trio import (
     ReserveOptions,
     TransportError,
 )
-from sepp_trio.testing import Delay, Fail, LoseReply
+from sepp_trio.testing import Delay, Fail, LoseReply, RestartServer
+from sepp_trio.transport import CallError
 from tests.testing.helpers import faults
 
 
@@ -104,3 +105,17 @@ async def test_what_is_thrown_away_costs_no_flow_control_credit(fault: Fail | De
 
 def _rest(fault: Fail | Delay) -> tuple[object, ...]:
     return () if isinstance(fault, Fail) else (fault.request, fault.reply)
+
+
+async def test_a_request_that_is_held_up_when_the_server_says_goodbye_was_never_processed() -> None:
+    plan = (Delay("EnqueueBatch", request=8.0), RestartServer(1.0, down=1.0, drain=True))
+    async with faults(*plan) as world:
+        started = trio.current_time()
+        with pytest.raises(TransportError, match="could not connect") as caught:
+            await world.client.enqueue(EnqueueRequest("q", "t"))
+        assert trio.current_time() - started < 8
+        # It went to the next connection, unseen, and that could not be made.
+        assert isinstance(caught.value.__cause__, CallError)
+        assert caught.value.__cause__.unprocessed
+        await trio.sleep(10)
+        assert await world.again() == []

@@ -122,6 +122,61 @@ async def test_header_blocks_in_many_frames_with_padding_are_put_together() -> N
                 received += await stream.receive_some()
 
 
+class Whole(trio.abc.Stream):
+    """A stream that cannot be closed by half, and breaks at will."""
+
+    def __init__(self, inner: trio.abc.Stream) -> None:
+        self._inner = inner
+        self.broken = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self.broken:
+            raise trio.BrokenResourceError
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self._inner.receive_some(max_bytes)
+        if self.broken:
+            raise trio.BrokenResourceError
+        return data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@pytest.mark.parametrize("how", ["server broken", "client broken", "end"])
+async def test_the_end_of_one_side_is_the_end_of_the_other(how: str) -> None:
+    wholes: list[Whole] = []
+    async with open_fragile_server() as server, trio.open_nursery() as nursery:
+
+        async def dial() -> trio.abc.Stream:
+            wholes.append(Whole(await server.connect()))
+            return wholes[-1]
+
+        async with open_fault_proxy(dial) as proxy:
+            ours, theirs = trio.testing.memory_stream_pair()
+            wholes.append(Whole(theirs))
+            nursery.start_soon(proxy.serve_stream, wholes[0])
+            connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+            connection.initiate_connection()
+            await ours.send_all(connection.data_to_send())
+            await trio.sleep(1)
+            if how == "end":
+                await ours.send_eof()
+            else:
+                wholes[1 if how == "server broken" else 0].broken = True
+                connection.ping(bytes(8))
+                await ours.send_all(connection.data_to_send())
+            with trio.fail_after(5):
+                while await ours.receive_some():
+                    """What was said before the end."""
+            await trio.sleep(1)
+            assert not proxy._connections
+
+
 def test_a_proxy_can_stand_before_a_socket() -> None:
     async def main() -> None:
         async with open_fragile_server() as server, trio.open_nursery() as nursery:
