@@ -183,6 +183,8 @@ class FaultProxy:
 
     def lost(self, call: ProxiedCall) -> None:
         """The whole reply has been thrown away."""
+        if self._watches_leases and call.rpc != "Reserve":
+            self._watch_leases(call)
         if self._observer is not None:
             self._observer.lost(call)
 
