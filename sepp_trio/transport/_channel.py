@@ -90,6 +90,7 @@ class Channel:
                 DEADLINE_EXCEEDED; zero or less fails without sending.
             urgent: go before calls that are not, wherever calls wait.
             long_poll: the answer may take its time; no sign of a dead connection.
+                Where the peer allows few calls at once, these leave some to others.
 
         Raises:
             CallError: the call failed.
@@ -214,7 +215,7 @@ class Channel:
         return ChannelStatistics(
             state=state,
             calls_open=d.calls_open(),
-            calls_waiting=len(d.waiting[0]) + len(d.waiting[1]),
+            calls_waiting=sum(map(len, d.waiting)),
             connections=d.connections,
             connections_open=len(d.links),
             failed_dials=d.failed_dials,

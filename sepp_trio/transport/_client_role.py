@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_MOST_SPARE = 64
+"""Streams that calls which wait at the peer leave to the others; an eighth of few."""
+
+
 class ClientStream(Stream):
     """A call that the client makes: subclass it and put it into a waiting queue.
 
@@ -80,17 +84,18 @@ class ClientConnection(Connection):
     """One connection of a client.
 
     ``waiting`` are the urgent and the normal calls that have not begun, first
-    in first out.  The caller owns these queues and may give them to the next
-    connection; this one takes a call out when it is about to leave, once the
-    peer's SETTINGS are there, as long as :attr:`accepting` holds and the peer
-    allows another stream.  ``on_output`` is called when :meth:`abandon` has
-    left something to write.
+    in first out, and perhaps those that wait at the peer for long: they leave
+    some of the streams that it allows to the others.  The caller owns these
+    queues and may give them to the next connection; this one takes a call out
+    when it is about to leave, once the peer's SETTINGS are there, as long as
+    :attr:`accepting` holds and the peer allows another stream.  ``on_output``
+    is called when :meth:`abandon` has left something to write.
     """
 
     streams: dict[int, ClientStream]  # type: ignore[assignment]
 
     def __init__(
-        self, config: Http2Config, waiting: tuple[Queue, Queue], on_output: Callable[[], None]
+        self, config: Http2Config, waiting: tuple[Queue, ...], on_output: Callable[[], None]
     ) -> None:
         super().__init__(config, waiting)
         self.accepting = True
@@ -99,6 +104,7 @@ class ClientConnection(Connection):
         self.now = 0.0
         """The time, kept by the driver: when ``data_to_send`` is called."""
         self._on_output = on_output
+        self._patient = waiting[2] if len(waiting) > 2 else None
         self._next_id = 1
         self._decoder = BlockDecoder(Answer)
         self._known = self._decoder.known
@@ -149,10 +155,11 @@ class ClientConnection(Connection):
         self.accepting = False
         super().fail(fault)
 
-    def _may_begin(self) -> bool:
-        return (
-            self.accepting and self.settings_received and len(self.streams) < self.peer_max_streams
-        )
+    def _may_begin(self, waiting: Queue) -> bool:
+        limit = self.peer_max_streams
+        if waiting is self._patient and limit > 1:
+            limit -= min(-(-limit // 8), _MOST_SPARE)
+        return self.accepting and self.settings_received and len(self.streams) < limit
 
     def _begin(self, stream: Stream, out: bytearray) -> None:
         assert isinstance(stream, ClientStream)

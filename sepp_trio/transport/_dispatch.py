@@ -56,8 +56,8 @@ class Dispatcher:
 
     def __init__(self, dial: DialConfig, http2: Http2Config) -> None:
         self.timers = Timers()
-        self.waiting: tuple[Queue, Queue] = (OrderedDict(), OrderedDict())
-        """Urgent and normal calls that have not begun, first in first out."""
+        self.waiting: tuple[Queue, ...] = (OrderedDict(), OrderedDict(), OrderedDict())
+        """Urgent and normal calls and long polls that have not begun, first in first out."""
         self.link: Link | None = None
         self.links: set[Link] = set()
         """The current link and those that only end what they have."""
@@ -87,7 +87,7 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Queue a call; it leaves when the connection and the peer allow."""
-        self.waiting[0 if call.urgent else 1][call] = None
+        self._queue_of(call)[call] = None
         link = self.link
         if link is None:
             self._wanted.set()
@@ -100,7 +100,7 @@ class Dispatcher:
         """Take a call back: it never leaves, or is reset where it has begun."""
         connection = call.connection
         if connection is None:
-            self.waiting[0 if call.urgent else 1].pop(call, None)
+            self._queue_of(call).pop(call, None)
             return
         due = call.begun_at + _RESET_DISTANCE
         if call.local_ended and due > trio.current_time():
@@ -111,7 +111,7 @@ class Dispatcher:
     def reset(self, call: Call) -> None:
         """Take a call back, but not an answer to it that is under way."""
         if call.connection is None:
-            self.waiting[0 if call.urgent else 1].pop(call, None)
+            self._queue_of(call).pop(call, None)
         else:
             call.connection.reset(call)
 
@@ -131,7 +131,7 @@ class Dispatcher:
             self._refused.add(repeat)
             self.timers.add(trio.current_time() + pause, repeat)
             return True
-        queue = self.waiting[0 if call.urgent else 1]
+        queue = self._queue_of(call)
         queue[call] = None
         queue.move_to_end(call, last=False)
         self._wanted.set()
@@ -278,8 +278,11 @@ class Dispatcher:
             self.try_again(repeat)
         self._fail_waiting(lambda: ChannelClosed(unprocessed=True))
 
+    def _queue_of(self, call: Call) -> Queue:
+        return self.waiting[0 if call.urgent else 2 if call.long_poll else 1]
+
     def _has_work(self) -> bool:
-        return bool(self.waiting[0] or self.waiting[1] or self._ready_waiters)
+        return any(self.waiting) or self._ready_waiters > 0
 
     def _back_off(self) -> None:
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures, 10))

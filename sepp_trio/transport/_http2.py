@@ -80,7 +80,7 @@ class Goaway:
 class Connection(Sender):
     """Frames in, frames out: settings, windows, pings, goodbyes."""
 
-    def __init__(self, config: Http2Config, waiting: tuple[Queue, Queue]) -> None:
+    def __init__(self, config: Http2Config, waiting: tuple[Queue, ...]) -> None:
         super().__init__(waiting)
         self.config = config
         self.settings_received = False

@@ -57,7 +57,7 @@ class Link:
         owner: LinkOwner,
         stream: trio.abc.Stream,
         config: Http2Config,
-        waiting: tuple[Queue, Queue],
+        waiting: tuple[Queue, ...],
     ) -> None:
         self.core = ClientConnection(config, waiting, self.wake)
         self.reason = ""

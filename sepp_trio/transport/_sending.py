@@ -89,17 +89,17 @@ class Sender:
     may_repeat: ClassVar[bool] = True
     """Whether messages are kept after they were sent, for another connection."""
 
-    def __init__(self, waiting: tuple[Queue, Queue]) -> None:
+    def __init__(self, waiting: tuple[Queue, ...]) -> None:
         self.streams: dict[int, Stream] = {}
         """Open streams by number, oldest first."""
         self.send_window = DEFAULT_WINDOW
         self._control = bytearray()
         self._table_off = TABLE_OFF
-        # Urgent before normal; in each, streams under way and streams that
-        # have not begun.
-        self._lanes: tuple[tuple[Queue, Queue], tuple[Queue, Queue]] = (
-            (OrderedDict(), waiting[0]),
-            (OrderedDict(), waiting[1]),
+        # Urgent before normal; in each, streams under way and the queues of
+        # streams that have not begun.
+        self._lanes: tuple[tuple[Queue, tuple[Queue, ...]], ...] = (
+            (OrderedDict(), waiting[:1]),
+            (OrderedDict(), waiting[1:]),
         )
 
     @property
@@ -116,9 +116,12 @@ class Sender:
         if self._control:
             return True
         if self.send_window > 0:
-            for sending, waiting in self._lanes:
-                if sending or (waiting and self._may_begin()):
+            for sending, queues in self._lanes:
+                if sending:
                     return True
+                for waiting in queues:
+                    if waiting and self._may_begin(waiting):
+                        return True
         return False
 
     def data_to_send(self) -> bytearray:
@@ -130,7 +133,7 @@ class Sender:
         """
         out = self._control
         self._control = bytearray()
-        for sending, waiting in self._lanes:
+        for sending, queues in self._lanes:
             while len(out) < WRITE_SIZE and self.send_window > 0:
                 # A frame of a stream under way, then a new stream, in turns:
                 # neither a long upload nor many short calls can hold up the
@@ -139,15 +142,18 @@ class Sender:
                     stream, _ = sending.popitem(last=False)
                     if self._emit(stream, out):
                         sending[stream] = None
-                if waiting and self._may_begin():
-                    stream, _ = waiting.popitem(last=False)
-                    self._begin(stream, out)
-                elif not sending:
+                begun = False
+                for waiting in queues:
+                    if waiting and self._may_begin(waiting):
+                        stream, _ = waiting.popitem(last=False)
+                        self._begin(stream, out)
+                        begun = True
+                if not (begun or sending):
                     break
         return out
 
-    def _may_begin(self) -> bool:
-        """Whether a waiting stream may be opened now."""
+    def _may_begin(self, waiting: Queue) -> bool:
+        """Whether a stream of this queue may be opened now."""
         return False
 
     def _begin(self, stream: Stream, out: bytearray) -> None:
