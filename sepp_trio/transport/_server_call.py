@@ -103,7 +103,8 @@ class ServerCall:
         """
         link = self._link
         self._request_done()
-        while link.backlogged:
+        # What is counted already is in memory: to wait with it would help nobody.
+        while not self.size and link.backlogged:
             await link.wait_room()
         data = link.server.codec.encode(message, self._handler.reply_type)
         if self._handler.cardinality.server_streaming:
