@@ -292,3 +292,21 @@ async def test_a_job_that_does_not_know_its_lease_is_extended_first(
     with pytest.raises(JobNotFoundError):
         async with client.hold(Named("x", 1)):
             raise AssertionError("entered")
+
+
+async def test_beats_wait_while_the_holder_extends_by_itself(
+    sepp: Sepp, client: SeppClient
+) -> None:
+    job = await reserve_one(sepp, client, 9)
+
+    async def slow(request: records.ExtendRequest) -> None:
+        await trio.sleep(5)
+
+    sepp.fail("Extend", slow)
+    async with client.hold(job) as lease:
+        await trio.sleep(2.5)
+        await lease.extend(9)  # a beat falls due meanwhile
+        assert len(sepp.extend_times) == 1
+        await trio.sleep(20)
+        assert lease.lost is None
+    assert len(sepp.extend_times) >= 6
