@@ -1,15 +1,12 @@
-"""Client, worker and embedded server of the sepp job queue, for Trio."""
+"""Client, worker and embedded server of the sepp job queue, for Trio.
+
+The embedded server is imported when something of it is first used: who works for a real one
+should not wait for it.
+"""
+
+from typing import TYPE_CHECKING
 
 from ._version import __version__ as __version__
-from .broker import ApiKey as ApiKey
-from .broker import Broker as Broker
-from .broker import BrokerConfig as BrokerConfig
-from .broker import BrokerStatistics as BrokerStatistics
-from .broker import LimitsConfig as LimitsConfig
-from .broker import ListenConfig as ListenConfig
-from .broker import QueueConfig as QueueConfig
-from .broker import StorageConfig as StorageConfig
-from .broker import open_broker as open_broker
 from .client import SeppClient as SeppClient
 from .client import open_client as open_client
 from .errors import AttemptMismatchError as AttemptMismatchError
@@ -83,3 +80,38 @@ from .worker import ShutdownHandle as ShutdownHandle
 from .worker import Worker as Worker
 from .worker import WorkerStatistics as WorkerStatistics
 from .worker import run_until_signal as run_until_signal
+
+if TYPE_CHECKING:
+    from .broker import ApiKey as ApiKey
+    from .broker import Broker as Broker
+    from .broker import BrokerConfig as BrokerConfig
+    from .broker import BrokerStatistics as BrokerStatistics
+    from .broker import LimitsConfig as LimitsConfig
+    from .broker import ListenConfig as ListenConfig
+    from .broker import QueueConfig as QueueConfig
+    from .broker import StorageConfig as StorageConfig
+    from .broker import open_broker as open_broker
+else:
+    _BROKER = frozenset(
+        {
+            "ApiKey",
+            "Broker",
+            "BrokerConfig",
+            "BrokerStatistics",
+            "LimitsConfig",
+            "ListenConfig",
+            "QueueConfig",
+            "StorageConfig",
+            "open_broker",
+        }
+    )
+
+    def __getattr__(name):
+        if name not in _BROKER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import broker
+
+        return getattr(broker, name)
+
+    def __dir__():
+        return sorted(_BROKER | globals().keys())

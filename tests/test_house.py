@@ -21,8 +21,9 @@ PACKAGE = ROOT / "sepp_trio"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAPERS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-PUBLIC = {name: value for name, value in vars(sepp_trio).items() if not name.startswith("_")
-          and not inspect.ismodule(value)}  # fmt: skip
+PUBLIC = {name: value for name in dir(sepp_trio) if not name.startswith("_")
+          and not inspect.ismodule(value := getattr(sepp_trio, name))
+          and name != "TYPE_CHECKING"}  # fmt: skip
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
@@ -62,10 +63,28 @@ def test_nothing_uses_asyncio_or_system_tasks() -> None:
 
 def test_the_public_face_is_re_exports_and_nothing_else() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    for node in tree.body[1:]:
+    *now, later = tree.body[2:]
+    assert isinstance(later, ast.If)
+    for node in [*now, *later.body]:
         assert isinstance(node, ast.ImportFrom), ast.unparse(node)
         assert node.level == 1
         assert all(alias.asname == alias.name for alias in node.names), ast.unparse(node)
+
+
+def test_the_embedded_server_is_imported_when_it_is_used() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = {a.name for node in nodes if node.module == "broker" for a in node.names}
+    assert names == sepp_trio._BROKER  # type: ignore[attr-defined]
+    result = run(
+        sys.executable,
+        "-c",
+        "import sys, sepp_trio\n"
+        "assert not hasattr(sepp_trio, 'nothing')\n"
+        "assert 'sepp_trio.broker' not in sys.modules\n"
+        "assert callable(sepp_trio.open_broker)\n",
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_every_public_name_is_documented() -> None:
