@@ -106,6 +106,14 @@ else:
         }
     )
 
+    # What "import *" gives: without it, no names that come later.
+    __all__ = [
+        name
+        for name, value in [*globals().items()]
+        if not (name.startswith("_") or name == "TYPE_CHECKING" or hasattr(value, "__spec__"))
+    ]
+    __all__ += _BROKER
+
     def __getattr__(name):
         if name not in _BROKER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

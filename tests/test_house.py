@@ -87,6 +87,15 @@ def test_the_embedded_server_is_imported_when_it_is_used() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_a_star_import_gives_the_public_names_and_no_modules() -> None:
+    names: dict[str, Any] = {}
+    exec("from sepp_trio import *", names)
+    del names["__builtins__"]
+    assert {"open_broker", "open_client", "Worker", "Duration"} <= names.keys()
+    assert not [name for name, value in names.items() if inspect.ismodule(value)]
+    assert all(getattr(sepp_trio, name) is value for name, value in names.items())
+
+
 def test_every_public_name_is_documented() -> None:
     undocumented = [
         name for name, value in PUBLIC.items()
