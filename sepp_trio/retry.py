@@ -49,7 +49,8 @@ class RetryPolicy:
         """Seconds to pause after the ``attempt``-th failed attempt (from 1)."""
         initial, longest = seconds(self.initial_backoff, ""), seconds(self.max_backoff, "")
         try:
-            pause = min(initial * self.multiplier ** (attempt - 1), longest)
+            # A float: an int to the power of a million would take its time.
+            pause = min(initial * float(self.multiplier) ** (attempt - 1), longest)
         except OverflowError:
             pause = longest
         return pause * (0.5 + random() / 2) if self.jitter else pause

@@ -177,6 +177,10 @@ def test_pauses_grow_up_to_their_limit() -> None:
     policy = RetryPolicy(5, initial_backoff=0.1, max_backoff=0.35, multiplier=2, jitter=False)
     assert [policy.backoff(attempt) for attempt in (1, 2, 3, 4)] == [0.1, 0.2, 0.35, 0.35]
     assert policy.backoff(10**6) == 0.35
+    # Nor does it take its time, or overflow, with a multiplier that is an int.
+    for multiplier in (2, 10**400):
+        many = RetryPolicy(multiplier=multiplier, jitter=False)
+        assert many.backoff(2**32 - 1) == 10
     assert RetryPolicy(initial_backoff=99, max_backoff=1, jitter=False).backoff(1) == 1
 
 
