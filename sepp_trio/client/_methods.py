@@ -25,7 +25,7 @@ class Methods(NamedTuple):
 
 @functools.cache
 def methods() -> Methods:
-    """The table, made at the first use: it imports the generated module."""
+    """The table, made at the first use: it imports the generated codecs."""
 
     def method(rpc: str) -> Method[Any, Any]:
         spec = wire.rpcs()[rpc]
