@@ -223,12 +223,19 @@ class Connection(Sender):
         if left < 0:
             raise StreamFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
         ended = bool(flags & END_STREAM)
-        full = self.config.stream_window
-        if left < full >> 1 and not ended:
-            self._control += window_update(number, full - left)
-            left = full
         stream.receive_window = left
+        if left < self.config.stream_window >> 1 and not ended and self._may_grow(stream):
+            self._give_credit(stream)
         self._on_body(stream, payload, ended)
+
+    def _may_grow(self, stream: Stream) -> bool:
+        """Whether the peer may send more on a stream than it was told so far."""
+        return True
+
+    def _give_credit(self, stream: Stream) -> None:
+        full = self.config.stream_window
+        self._control += window_update(stream.id, full - stream.receive_window)
+        stream.receive_window = full
 
     def _on_header_frame(self, number: int, flags: int, payload: bytes) -> None:
         if flags & PADDED:

@@ -72,6 +72,8 @@ class ServerConnection(Connection):
         """Bytes of requests that are not complete."""
         self.buffer_limit = config.max_buffered
         """What :attr:`buffered` may become within a ``feed``."""
+        # Requests that get no more credit until older ones are complete.
+        self._starved: dict[ServerStream, None] = {}
         self._opened: list[ServerStream] = []
         self._ready: list[ServerStream] = []
         self._last_id = 0
@@ -170,6 +172,7 @@ class ServerConnection(Connection):
         left = [*self.streams.values(), *self._taken]
         self.streams.clear()
         self._taken.clear()
+        self._starved.clear()
         self.buffered = 0
         return left
 
@@ -291,6 +294,29 @@ class ServerConnection(Connection):
     def _drop_body(self, stream: ServerStream) -> None:
         self.buffered -= len(stream.body)
         stream.body = b""
+        if self._starved:
+            self._starved.pop(stream, None)
+            self._feed_starved()
+
+    def _may_grow(self, stream: Stream) -> bool:
+        # Many large requests at once: the oldest goes on, so that it is done before there is no
+        # room for any of them.
+        assert isinstance(stream, ServerStream)
+        if self.buffered <= self.buffer_limit >> 2 or stream is self._oldest():
+            return True
+        self._starved[stream] = None
+        return False
+
+    def _oldest(self) -> ServerStream | None:
+        """The first request that is not complete."""
+        return next((stream for stream in self.streams.values() if stream.incomplete), None)
+
+    def _feed_starved(self) -> None:
+        oldest = self._oldest()
+        for stream in list(self._starved):
+            if stream is oldest or self.buffered <= self.buffer_limit >> 2:
+                del self._starved[stream]
+                self._give_credit(stream)
 
     def _on_reset(self, stream: Stream, code: int) -> None:
         assert isinstance(stream, ServerStream)
@@ -355,8 +381,8 @@ class ServerConnection(Connection):
             out += rst_stream(stream.id, code)
 
     def _close(self, stream: ServerStream, *, ours: bool) -> None:
-        self._drop_body(stream)
         self._forget(stream)
+        self._drop_body(stream)
         self._remember_closed(stream.id, ours=ours)
 
     def _remember_closed(self, number: int, *, ours: bool) -> None:

@@ -62,6 +62,11 @@ class ServerStream(Stream):
         self.on_written: Callable[[], None] | None = None
 
     @property
+    def incomplete(self) -> bool:
+        """Whether more of the request is to come, and is wanted."""
+        return not self.remote_ended and self.fault is None and self.open
+
+    @property
     def open(self) -> bool:
         """Whether the peer still waits and no answer has been queued."""
         return self.offset == -1 and not self.local_ended

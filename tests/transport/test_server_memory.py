@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport import Channel, Method, ServerConfig, open_channel
 from sepp_trio.transport._server_memory import Memory, MemoryShare
 from tests.transport.hostile import BIG_WINDOW, RawClient, data, prefixed, reset, settings
 from tests.transport.server_tools import ECHO, PARK, Harness, open_harness
@@ -198,4 +198,30 @@ async def test_what_calls_held_is_given_back_however_they_end(autojump_clock: Mo
         await trio.sleep(1.5)
         assert harness.server.memory.held == 200
         await client.stream.aclose()
+        await nothing_is_held(harness)
+
+
+async def test_of_many_large_requests_at_once_the_oldest_is_done_first(
+    autojump_clock: MockClock,
+) -> None:
+    config = ServerConfig(max_buffered_bytes=24_000_000)
+    message = b"x" * 5_000_000
+
+    async def call(channel: Channel) -> None:
+        assert await channel.unary(method, message) == message
+
+    method = Method(ECHO, bytes, bytes)
+    async with open_harness(config) as harness:
+
+        async def connect() -> trio.abc.Stream:
+            return harness.stream()
+
+        async with (
+            open_channel(connect, authority="test") as channel,
+            trio.open_nursery() as nursery,
+        ):
+            # Together they have more than there is room for.
+            for _ in range(12):
+                nursery.start_soon(call, channel)
+        assert len(harness.service.started) == 12
         await nothing_is_held(harness)
