@@ -59,6 +59,7 @@ class HeldLease:
 
     __slots__ = (
         "_answer",
+        "_at_most",
         "_joined",
         "_keeper",
         "_margin",
@@ -116,6 +117,8 @@ class HeldLease:
         self.count = count
         self.usual = usual
         self._margin = 0.0
+        # The lease may have been made as short as this by an extend whose answer is not there.
+        self._at_most = inf
         self._answer: tuple[records.Timestamp, float, float] | None = None
         self._turn: trio.Lock | None = None
         self._joined: set[trio.CancelScope] | None = None
@@ -224,6 +227,7 @@ class HeldLease:
     ) -> None:
         """Take in a grant that was read out of an answer; jobs of one answer may share it."""
         self._answer = (expires_at, asked, received)
+        self._at_most = inf
         self.expires_at = expires_at
         self.end_at(grant.end, grant.length, own=asked == self.asked)
         if not grant.certain:
@@ -240,7 +244,7 @@ class HeldLease:
 
     def end_at(self, end: float, length: float, *, own: bool) -> None:
         """Set the end; ``own`` if it is the answer to what the heartbeat asks for."""
-        self.end = end
+        self.end = min(end, self._at_most)
         self._margin = margin_of(length)
         if own:
             self.usual = length
@@ -294,7 +298,8 @@ class HeldLease:
 
         Raises:
             LeaseError: the lease is lost, or the job is settled already.
-            ClientError: the call failed; the lease stays as it was.
+            ClientError: the call failed. The server may have extended the lease all the
+                same: it counts as the shorter one of the two from then on.
         """
         if self._turn is None:
             self._turn = trio.Lock()
@@ -303,18 +308,7 @@ class HeldLease:
                 await self.heartbeat.wait_answered()
             self._refuse_if_over()
             sent = trio.current_time()
-            keeper = self._keeper
-            try:
-                response = await keeper.channel.unary(
-                    keeper.methods.extend,
-                    self.extend_request(seconds),
-                    timeout=self.end - sent,
-                    urgent=True,
-                )
-            except CallError as error:
-                if tells_loss(error) and self.phase is Phase.HELD:
-                    self.lose(error.message or error.status.name)
-                raise keeper.to_error(error) from None
+            response = await self._extend(seconds, sent)
             if response.lease_expires_at is None:
                 raise MalformedResponseError("lease_expires_at is not set")
             now = trio.current_time()
@@ -324,6 +318,41 @@ class HeldLease:
             if self.heartbeat is not None:
                 self.heartbeat.next(now)
             return convert.lease_expiry_from_wire(response)
+
+    async def _extend(self, seconds: float, sent: float) -> records.ExtendResponse:
+        """Make the call. Until its answer is there the lease may be shorter already."""
+        keeper = self._keeper
+        end, at_most = self.end, self._at_most
+        timeout = end - sent
+        self._at_most = min(at_most, sent + self._least_granted(seconds))
+        if self._at_most < end:
+            self.end = self._at_most
+            self._set_deadline()
+            # So that a beat can still repair what an answer that never comes would break.
+            timeout = (self.end - sent) / 2
+        try:
+            return await keeper.channel.unary(
+                keeper.methods.extend, self.extend_request(seconds), timeout=timeout, urgent=True
+            )
+        except BaseException as error:
+            if isinstance(error, CallError) and error.unprocessed:
+                self._at_most = at_most
+                self.end = min(end, at_most)
+                self._set_deadline()
+            if self.heartbeat is not None:
+                self.heartbeat.next(trio.current_time())
+            if not isinstance(error, CallError):
+                raise
+            if tells_loss(error) and self.phase is Phase.HELD:
+                self.lose(error.message or error.status.name)
+            raise keeper.to_error(error) from None
+
+    def _least_granted(self, seconds: float) -> float:
+        """What the server grants at least if it is asked for so many seconds."""
+        least = min(seconds, self._keeper.clock.longest_lease)
+        if self.usual is not None and self.usual < self.asked:
+            least = min(least, self.usual)  # the job's queue has a limit of its own
+        return least
 
     def settle(
         self,

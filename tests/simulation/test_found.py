@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
+import pytest
 import trio
 
-from sepp_trio import EnqueueRequest, JobCtx, Payload, SeppClient, Worker, open_client
+from sepp_trio import (
+    EnqueueRequest,
+    JobCtx,
+    LeaseLostError,
+    Payload,
+    ReserveOptions,
+    SeppClient,
+    TransportError,
+    Worker,
+    open_client,
+)
 from sepp_trio.testing import (
     Delay,
     FaultPlan,
     LoseLease,
+    LoseReply,
     ProxiedCall,
     open_fault_proxy,
     open_fragile_server,
@@ -82,3 +94,30 @@ async def test_nothing_is_sent_at_a_forced_stop_for_a_waiting_job_whose_lease_is
             worker.shutdown(grace=0)
         assert worker.statistics().lost == 1
     assert asked.rpcs.count("Nack") == 1
+
+
+@pytest.mark.parametrize("auto_extend", [False, True])
+def test_an_extend_whose_answer_is_lost_may_have_made_the_lease_shorter(auto_extend: bool) -> None:
+    @on_leaping_clock
+    async def run() -> None:
+        plan = FaultPlan((LoseReply("Extend", silent=True),))
+        async with (
+            open_fragile_server() as server,
+            open_client(server.connect) as other,
+            open_fault_proxy(server.connect, plan) as proxy,
+            open_client(proxy.connect) as client,
+        ):
+            await other.enqueue(EnqueueRequest("q", "t"))
+            [job] = await client.reserve(ReserveOptions(["q"], 30.0))
+            with pytest.raises(LeaseLostError) if not auto_extend else nullcontext():
+                async with client.hold(job, auto_extend=auto_extend) as lease:
+                    with pytest.raises(TransportError):
+                        await lease.extend(4.0)  # the server has done it
+                    await trio.sleep(20.0)
+                    await lease.ack()
+            if not auto_extend:
+                assert trio.current_time() < 4.0
+                await other.reserve(ReserveOptions(["q"], 30.0, wait_timeout=1))
+                assert trio.current_time() >= 4.0
+
+    run()
