@@ -34,8 +34,9 @@ from .truth import RecordingEngine, Truth
 
 _EPOCH_MS = 1_800_000_000_000
 _JOBS_A_SECOND = 12
-_SETTLE = 3600.0
-"""Virtual seconds of calm after which a job that has not ended counts as lost."""
+_SETTLE = 5 * 3600.0
+"""Virtual seconds of calm after which a job that has not ended counts as lost: a server clock that
+was set back by an hour lets scheduled jobs wait so much longer, each time."""
 
 
 @dataclass(frozen=True)
