@@ -47,7 +47,7 @@ def coverage(session: nox.Session) -> None:
     """The suite once more, counting branches in all processes; fails below the limit."""
     session.install("-e", ".[demo]", "--group", "test")
     run(session, 1, "coverage", "erase")
-    run(session, 15, "coverage", "run", "-m", "pytest", *session.posargs)
+    run(session, 15, "coverage", "run", "-m", "pytest", "--durations=20", *session.posargs)
     run(session, 1, "coverage", "combine", "--quiet")
     run(session, 1, "coverage", "report")
 
@@ -87,6 +87,14 @@ def crash(session: nox.Session) -> None:
     """SIGKILL at random moments under load, `-- --rounds 50`: what was acknowledged holds."""
     session.install("-e", ".", "--group", "test")
     run(session, 30, "python", "-m", "tests.broker.crash", *session.posargs)
+
+
+@nox.session(python=FLOOR)
+def hostile(session: nox.Session) -> None:
+    """Thousands of hostile and broken clients of `sepp-trio serve`; needs 20,000 open files."""
+    session.install("-e", ".", "--group", "test")
+    path = "tests/broker/test_hostile.py"
+    run(session, 30, "python", "-m", "pytest", path, *session.posargs, SEPP_HOSTILE_SCALE="100")
 
 
 @nox.session(python=FLOOR)
