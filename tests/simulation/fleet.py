@@ -161,6 +161,7 @@ class Process:
         self.beating: dict[str, bool] = {}
         self._calm = trio.Event()
         self._all_done = trio.Event()
+        self.ended = trio.Event()
 
     def calm_down(self) -> None:
         """No more stops from now on."""
@@ -183,6 +184,7 @@ class Process:
                 except ConnectError:
                     self._truth.counts["clients that could not connect"] += 1
                 await trio.sleep(self._dice.uniform(0.1, 3))
+        self.ended.set()
 
     async def _connect(self) -> trio.abc.Stream:
         if self._watch.dead or self.proxy is None:

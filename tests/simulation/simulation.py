@@ -186,6 +186,7 @@ class _World:
             ) as server_faults,
             trio.open_nursery() as nursery,
         ):
+            nursery.start_soon(_watch_broker, server)
             for process in fleet:
                 nursery.start_soon(process.run)
             await self._produce(server)
@@ -195,7 +196,10 @@ class _World:
             nursery.cancel_scope.deadline = trio.current_time() + _SETTLE
             for process in fleet:
                 process.finish()
-        if nursery.cancel_scope.cancelled_caught:
+            for process in fleet:
+                await process.ended.wait()
+            nursery.cancel_scope.cancel(reason="all processes have ended")
+        if not all(process.ended.is_set() for process in fleet):
             self._complain("", "some worker did not stop")
         self._judge(fleet, server_faults.happened)
         await self._dead_letters(server)
@@ -271,6 +275,14 @@ class _World:
         report.digest = digest.hexdigest()[:16]
         if len(truth.jobs) != self._jobs:
             self._complain("", f"{len(truth.jobs)} jobs were enqueued, not {self._jobs}")
+
+
+async def _watch_broker(server: FragileServer) -> None:
+    """A broker whose operations fail would make all else look wrong."""
+    while True:
+        await trio.sleep(5)
+        if server.broker is not None and server.broker.statistics().committer.failed_batches:
+            raise AssertionError("the broker fails: see what it logs")
 
 
 class _Controls:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import trio
 
@@ -181,8 +182,8 @@ class RecordingEngine(Engine):
                     self._truth.malformed.add(result.success.job_id)
         return response
 
-    def reserve(self, plan: ReservePlan, now: int) -> list[Lease]:
-        leases = super().reserve(plan, now)
+    def reserve(self, plan: ReservePlan, now: int, *more: Any) -> list[Lease]:
+        leases = super().reserve(plan, now, *more)
         end = self._trio_time(now + plan.lease_ms)
         for index, lease in enumerate(leases):
             job_id = str(uuid.UUID(bytes=lease.job_id))
