@@ -46,6 +46,9 @@ NARROW = {
     "enum": ["v = (v & 0xFFFFFFFF ^ 0x80000000) - 0x80000000"],
     "bool": [],
 }
+# Messages that come again and again (the jobs of one answer end their leases together), with the
+# most bytes that a written one has: decoded ones are remembered by their bytes.
+REMEMBERED = {"Timestamp": 17}
 DEFAULTS = {"string": "''", "bytes": "b''", "bool": "False"}
 
 
@@ -174,6 +177,10 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     values = "".join(f"{_final_value(field)}, " for field in table.fields)
     yield f"    return {'' if table.record is None else table.name}({values})"
     yield ""
+    if table.name in REMEMBERED:
+        whole = f"decode_{table.name}(data, 0, len(data), None)"
+        yield f"remembered_{table.name} = lru_cache(128)(lambda data: {whole})"
+        yield ""
     if table.part:
         return
     yield f"def read_{table.name}(data):"
@@ -258,7 +265,10 @@ def _decode_value(field: FieldTable) -> Iterator[str]:
         yield "n = data[pos]"
         yield "pos += 1"
         yield "if n > 127:"
-        yield "    n, pos = read_short(data, begin)"
+        # Lengths of two bytes are usual: to call a function for them costs more than the rest.
+        yield "    v = data[pos]"
+        yield "    if v < 128: n += (v << 7) - 128; pos += 1"
+        yield "    else: n, pos = read_short(data, begin)"
         yield "start = pos"
         yield "pos += n"
         yield "if pos > end: raise ValueError(TRUNCATED)"
@@ -271,6 +281,11 @@ def _decode_content(field: FieldTable, name: str) -> Iterator[str]:
     elif field.type == "map":
         yield f"k, v = decode_{field.message}(data, start, pos, None)"
         yield f"{name}[k or ''] = v or {field.map_value}()"
+    elif field.message in REMEMBERED and not field.repeated:
+        yield f"if {name} is None and n <= {REMEMBERED[field.message]}:"
+        yield f"    {name} = remembered_{field.message}(data[start:pos])"
+        yield "else:"
+        yield f"    {name} = decode_{field.message}(data, start, pos, {name})"
     elif field.type == "message" and not field.raw:
         into = "None" if field.repeated else name
         yield from _keep(field, name, f"decode_{field.message}(data, start, pos, {into})")

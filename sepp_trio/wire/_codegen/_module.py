@@ -16,6 +16,7 @@ HEADER = """\
 # sources: sepp/v1/queue.proto, sepp_trio/wire/records.py
 # compiler: sepp_trio/wire/_codegen
 
+from functools import lru_cache
 from struct import Struct
 
 from .._errors import (

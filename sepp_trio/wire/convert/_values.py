@@ -18,6 +18,9 @@ def payload_from_wire(payload: records.Payload | None) -> Payload | None:
     """
     if payload is None:
         return None
+    if payload.data and payload.encoding:
+        # Bytes and valid Unicode they are by decoding.
+        return Payload._of_checked(payload.data, payload.encoding)
     try:
         return Payload(payload.data, payload.encoding)
     except ValueError as error:

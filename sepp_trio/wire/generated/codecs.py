@@ -2,6 +2,7 @@
 # sources: sepp/v1/queue.proto, sepp_trio/wire/records.py
 # compiler: sepp_trio/wire/_codegen
 
+from functools import lru_cache
 from struct import Struct
 
 from .._errors import (
@@ -119,7 +120,9 @@ def decode_AckRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -142,7 +145,9 @@ def decode_AckRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -210,7 +215,9 @@ def decode_AckResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -278,7 +285,9 @@ def decode_BatchValidationFailure(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -438,7 +447,9 @@ def decode_CustomKeyTooLong(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -630,7 +641,9 @@ def decode_DeadLetterRecord(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -653,11 +666,16 @@ def decode_DeadLetterRecord(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    failed_at_ = decode_Timestamp(data, start, pos, failed_at_)
+                    if failed_at_ is None and n <= 17:
+                        failed_at_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        failed_at_ = decode_Timestamp(data, start, pos, failed_at_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -676,7 +694,9 @@ def decode_DeadLetterRecord(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -750,7 +770,9 @@ def decode_DrainDeadLettersRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -827,7 +849,9 @@ def decode_DrainDeadLettersResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1017,7 +1041,9 @@ def decode_EncodingNotAllowed(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1030,7 +1056,9 @@ def decode_EncodingNotAllowed(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1107,7 +1135,9 @@ def decode_EnqueueAtomicResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1121,7 +1151,9 @@ def decode_EnqueueAtomicResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1190,7 +1222,9 @@ def decode_EnqueueAtomicSuccess(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1259,7 +1293,9 @@ def decode_EnqueueBatchRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1328,7 +1364,9 @@ def decode_EnqueueBatchResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1457,7 +1495,9 @@ def decode_EnqueueRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1470,7 +1510,9 @@ def decode_EnqueueRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1483,7 +1525,9 @@ def decode_EnqueueRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1496,7 +1540,9 @@ def decode_EnqueueRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1529,7 +1575,9 @@ def decode_EnqueueRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1542,7 +1590,9 @@ def decode_EnqueueRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1557,11 +1607,16 @@ def decode_EnqueueRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    scheduled_at_ = decode_Timestamp(data, start, pos, scheduled_at_)
+                    if scheduled_at_ is None and n <= 17:
+                        scheduled_at_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        scheduled_at_ = decode_Timestamp(data, start, pos, scheduled_at_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -1633,7 +1688,9 @@ def decode_EnqueueRequest_custom_entry(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1646,7 +1703,9 @@ def decode_EnqueueRequest_custom_entry(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1716,7 +1775,9 @@ def decode_EnqueueResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1815,7 +1876,9 @@ def decode_ExtendRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1838,7 +1901,9 @@ def decode_ExtendRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1851,7 +1916,9 @@ def decode_ExtendRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1927,7 +1994,9 @@ def decode_ExtendResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -1940,11 +2009,16 @@ def decode_ExtendResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    lease_expires_at_ = decode_Timestamp(data, start, pos, lease_expires_at_)
+                    if lease_expires_at_ is None and n <= 17:
+                        lease_expires_at_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        lease_expires_at_ = decode_Timestamp(data, start, pos, lease_expires_at_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -2175,7 +2249,9 @@ def decode_GetServerInfoResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2188,7 +2264,9 @@ def decode_GetServerInfoResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2202,11 +2280,16 @@ def decode_GetServerInfoResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    server_time_ = decode_Timestamp(data, start, pos, server_time_)
+                    if server_time_ is None and n <= 17:
+                        server_time_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        server_time_ = decode_Timestamp(data, start, pos, server_time_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -2224,7 +2307,9 @@ def decode_GetServerInfoResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2306,7 +2391,9 @@ def decode_GetServerInfoResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2349,7 +2436,9 @@ def decode_GetServerInfoResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2362,7 +2451,9 @@ def decode_GetServerInfoResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2526,7 +2617,9 @@ def decode_InvalidRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2672,7 +2765,9 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2685,7 +2780,9 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2698,7 +2795,9 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2721,7 +2820,9 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2735,11 +2836,16 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    enqueued_at_ = decode_Timestamp(data, start, pos, enqueued_at_)
+                    if enqueued_at_ is None and n <= 17:
+                        enqueued_at_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        enqueued_at_ = decode_Timestamp(data, start, pos, enqueued_at_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -2768,11 +2874,16 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    lease_expires_at_ = decode_Timestamp(data, start, pos, lease_expires_at_)
+                    if lease_expires_at_ is None and n <= 17:
+                        lease_expires_at_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        lease_expires_at_ = decode_Timestamp(data, start, pos, lease_expires_at_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -2781,7 +2892,9 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2795,11 +2908,16 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    scheduled_at_ = decode_Timestamp(data, start, pos, scheduled_at_)
+                    if scheduled_at_ is None and n <= 17:
+                        scheduled_at_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        scheduled_at_ = decode_Timestamp(data, start, pos, scheduled_at_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -2808,7 +2926,9 @@ def decode_Job(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2980,7 +3100,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -2994,7 +3116,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3008,7 +3132,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3022,7 +3148,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3036,7 +3164,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3050,7 +3180,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3064,7 +3196,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3078,7 +3212,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3092,7 +3228,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3106,7 +3244,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3120,7 +3260,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3134,7 +3276,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3148,7 +3292,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3162,7 +3308,9 @@ def decode_JobRejection(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3239,7 +3387,9 @@ def decode_JobResult(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3253,7 +3403,9 @@ def decode_JobResult(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3408,7 +3560,9 @@ def decode_JobTypeNotAllowed(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3421,7 +3575,9 @@ def decode_JobTypeNotAllowed(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3506,7 +3662,9 @@ def decode_JobValidationError(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3575,7 +3733,9 @@ def decode_Job_custom(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3653,7 +3813,9 @@ def decode_Job_custom_entry(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3666,7 +3828,9 @@ def decode_Job_custom_entry(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3760,7 +3924,9 @@ def decode_NackRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3783,7 +3949,9 @@ def decode_NackRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3796,7 +3964,9 @@ def decode_NackRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3809,7 +3979,9 @@ def decode_NackRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3883,7 +4055,9 @@ def decode_NackResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3976,7 +4150,9 @@ def decode_NackRetry(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -3990,7 +4166,9 @@ def decode_NackRetry(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4004,7 +4182,9 @@ def decode_NackRetry(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4080,7 +4260,9 @@ def decode_Payload(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4093,7 +4275,9 @@ def decode_Payload(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4256,7 +4440,9 @@ def decode_PrimitiveValue(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4354,7 +4540,9 @@ def decode_QueueClosing(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4428,7 +4616,9 @@ def decode_QueueFull(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4613,7 +4803,9 @@ def decode_ReserveRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4627,7 +4819,9 @@ def decode_ReserveRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4640,7 +4834,9 @@ def decode_ReserveRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4653,7 +4849,9 @@ def decode_ReserveRequest(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4730,7 +4928,9 @@ def decode_ReserveResponse(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4807,7 +5007,9 @@ def decode_ScheduledTooFar(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4820,11 +5022,16 @@ def decode_ScheduledTooFar(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    actual_ = decode_Timestamp(data, start, pos, actual_)
+                    if actual_ is None and n <= 17:
+                        actual_ = remembered_Timestamp(data[start:pos])
+                    else:
+                        actual_ = decode_Timestamp(data, start, pos, actual_)
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
@@ -4929,6 +5136,8 @@ def decode_Timestamp(data, pos, end, into):
         raise decode_error('Timestamp', field, error) from None
     return (seconds_, nanos_, )
 
+remembered_Timestamp = lru_cache(128)(lambda data: decode_Timestamp(data, 0, len(data), None))
+
 def encode_TraceContext(record):
     w = []
     try:
@@ -4971,7 +5180,9 @@ def decode_TraceContext(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -4984,7 +5195,9 @@ def decode_TraceContext(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
@@ -5052,7 +5265,9 @@ def decode_UnknownQueue(data, pos, end, into):
                     n = data[pos]
                     pos += 1
                     if n > 127:
-                        n, pos = read_short(data, begin)
+                        v = data[pos]
+                        if v < 128: n += (v << 7) - 128; pos += 1
+                        else: n, pos = read_short(data, begin)
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
