@@ -2,7 +2,7 @@
 
 What the transport does about each frame is shown in tests/transport/test_server_hostile.py; here
 it is the whole server as a process: its memory, its jobs, its log, and an honest client beside.
-`nox -s hostile` has twenty times as many of everything.
+`nox -s hostile` has a hundred times as many of everything.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 import trio
 
 from sepp_trio import EnqueueRequest, Payload, ReserveOptions, SeppClient, open_client
+from sepp_trio.transport import ServerConfig
 from sepp_trio.wire import encoder_of, records
 from tests.cli.helpers import ready_address, started
 from tests.transport.hostile import (
@@ -39,7 +40,7 @@ RESERVE = "/sepp.v1.QueueService/Reserve"
 ENQUEUE = "/sepp.v1.QueueService/EnqueueBatch"
 MIB = 2**20
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 20 * SCALE)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 4 * SCALE)]
 
 
 class Victim:
@@ -109,9 +110,10 @@ async def attacked(*arguments: str, log: list[str] | None = None) -> AsyncIterat
     assert all("closed" in line or "no --db" in line for line in lines), errors
     assert len(lines) == len(set(lines))
     assert victim.waits
-    # 0.1 s is what we want; shared machines hold everybody up now and then.
+    # 0.1 s is what we want. But machines are shared, and thousands of clients hold up this process
+    # as well, in which the honest one lives.
     assert statistics.median(victim.waits) < 0.1
-    assert max(victim.waits) < 2
+    assert max(victim.waits) < 2 + SCALE / 20
     if log is not None:
         log += lines
 
@@ -139,7 +141,7 @@ async def test_reserves_that_are_reset_at_once_lease_nothing() -> None:
     log: list[str] = []
     async with attacked(log=log) as victim:
         await fill(victim.client, 40, 10)
-        for _ in range(5 * SCALE):
+        for _ in range(2 * SCALE):
             client = await victim.connect()
             numbers = [client.new_id() for _ in range(100)]
             await client.send(
@@ -150,14 +152,14 @@ async def test_reserves_that_are_reset_at_once_lease_nothing() -> None:
             await client.stream.aclose()
         assert await drained(victim.client) == [1] * 40
         assert victim.grown() < 30
-    assert sum("too_many_resets" in line for line in log) == 5 * SCALE
+    assert sum("too_many_resets" in line for line in log) == 2 * SCALE
 
 
 async def test_reserves_that_are_reset_while_they_claim_strand_nothing() -> None:
     async with attacked() as victim:
         await fill(victim.client, 40, 10)
         client = await victim.connect(window=0)
-        for _ in range(25 * SCALE):
+        for _ in range(5 * SCALE):
             numbers = [client.new_id() for _ in range(20)]
             # In two writes: the calls have begun when they are reset.
             await client.send(*(client.call(number, RESERVE, reserve()) for number in numbers))
@@ -233,7 +235,8 @@ async def test_connections_that_go_no_further_cost_little(
     habit: Callable[[Victim], Awaitable[trio.SocketStream]],
 ) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    count = min(500 * SCALE, soft - 200)
+    # Ten less than a server takes: the honest client comes again.
+    count = min(100 * SCALE, soft - 200, ServerConfig().max_connections - 10)
     async with attacked() as victim:
         streams: list[trio.SocketStream] = []
 
@@ -277,7 +280,7 @@ def garbage(client: RawClient) -> bytes:
 @pytest.mark.parametrize("bomb", [header_bomb, endless_headers, giant_prefix, garbage])
 async def test_bombs_end_their_own_call_or_connection(bomb: Callable[[RawClient], bytes]) -> None:
     async with attacked() as victim:
-        for _ in range(20 * SCALE):
+        for _ in range(5 * SCALE):
             client = await victim.connect(polite=False)
             try:
                 await client.send(bomb(client))
