@@ -16,6 +16,7 @@ _WRONG = (
     "stranded",
     "left by a worker that returned",
     "not cancelled in time",
+    "cancelled without a reason",
     "double runs",
 )
 
