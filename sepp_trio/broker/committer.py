@@ -15,7 +15,7 @@ import logging
 import math
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,8 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ._answers import Promises, Taker
+from ._answers import Taker
+from ._batch import Batch, Operation, Taking, size_of
 from ._clock import BrokerClock
 from ._database import in_words
 from ._parked import ParkedReserves, Reserve
@@ -40,69 +41,7 @@ log = logging.getLogger("sepp_trio.broker")
 _OPERATIONS_AT_ONCE: Final = 1000
 # A sweep that failed (disk full) is tried again with the next batch, or after so many seconds.
 _RETRY_SWEEP: Final = 1.0
-
-
-class _Operation:
-    """A call that waits to be applied; one without a task waits for nobody."""
-
-    __slots__ = ("apply", "gone", "result", "task")
-
-    def __init__(self, apply: Callable[[int], object]) -> None:
-        self.apply = apply
-        self.task: trio.lowlevel.Task | None = None
-        self.gone = False
-        self.result: outcome.Outcome[Any] | None = None
-
-    def run(self, batch: _Batch) -> None:
-        """Apply it, within the transaction."""
-        self.result = _result(self.apply, batch.now)
-
-    def deliver(self) -> None:
-        """It is committed: its caller gets the result."""
-        if self.task is not None and self.result is not None and not self.gone:
-            trio.lowlevel.reschedule(self.task, self.result)
-
-
-class _Taking(_Operation):
-    """One that takes large things out of the store; its result may be ``None``: not now."""
-
-    __slots__ = ("allowance", "size", "take", "taker")
-
-    def __init__(self, take: Callable[[int], tuple[object, int]], taker: Taker) -> None:
-        super().__init__(self._apply)
-        self.take = take
-        self.taker = taker
-        self.allowance = self.size = 0
-
-    def run(self, batch: _Batch) -> None:
-        self.allowance = batch.promises.allowance(self.taker)
-        super().run(batch)
-        batch.promises.add(self.taker, self.size)
-
-    def _apply(self, _: int) -> object:
-        if not self.allowance:
-            return None
-        taken, self.size = self.take(self.allowance)
-        return taken
-
-    def deliver(self) -> None:
-        if not self.gone:
-            self.taker.hold(self.size)
-        super().deliver()
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one transaction does, and how it ended."""
-
-    now: int
-    operations: Sequence[_Operation]
-    reserves: Sequence[Reserve]
-    promises: Promises = field(default_factory=Promises)
-    served: list[tuple[Reserve, list[Lease]]] = field(default_factory=list)
-    crowded: list[Reserve] = field(default_factory=list)
-    """Reserves whose peers have to take their earlier answers first."""
-    error: GRPCError | None = None
+_TELL_AGAIN: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +64,7 @@ class Committer:
         self._engine = engine
         self._clock = clock
         self._thread = trio.CapacityLimiter(1) if threaded else None
-        self._operations: list[_Operation] = []
+        self._operations: list[Operation] = []
         self._reserves: list[Reserve] = []
         self._numbers = count()
         self._alarm = trio.Event()
@@ -139,6 +78,7 @@ class Committer:
         self._stopped = False
         self._sweep_not_before = -math.inf
         self._batches = self._failed = self._applied = 0
+        self._trouble = _Trouble()
 
     # ---- For callers, on the loop ----
 
@@ -149,17 +89,17 @@ class Committer:
 
         :raises GRPCError: what the operation raised, or INTERNAL if the store failed.
         """
-        result: T = await self._submit(_Operation(apply))
+        result: T = await self._submit(Operation(apply))
         return result
 
     async def take(self, take: Callable[[int], tuple[T, int]], taker: Taker) -> T | None:
         """Like :meth:`submit`, for what may be large: ``take`` is told how large, and returns
         with the result how large it is. ``None``: nothing was done, for the peer has to take its
         earlier answers first."""
-        result: T | None = await self._submit(_Taking(take, taker))
+        result: T | None = await self._submit(Taking(take, taker))
         return result
 
-    async def _submit(self, operation: _Operation) -> Any:
+    async def _submit(self, operation: Operation) -> Any:
         self._accept()
         self._operations.append(operation)
         self._alarm.set()
@@ -202,7 +142,7 @@ class Committer:
     def give_back(self, leases: Sequence[Lease]) -> None:
         """Make jobs ready again that were leased to somebody who never got them."""
         if leases and not self._stopped:
-            self._operations.append(_Operation(lambda now: self._engine.give_back(leases, now)))
+            self._operations.append(Operation(lambda now: self._engine.give_back(leases, now)))
             self._alarm.set()
 
     def start_drain(self) -> None:
@@ -265,8 +205,8 @@ class Committer:
         await trio.lowlevel.checkpoint()
         return True
 
-    def _next_batch(self) -> _Batch:
-        batch = _Batch(
+    def _next_batch(self) -> Batch:
+        batch = Batch(
             self._clock.now_ms(),
             self._operations[:_OPERATIONS_AT_ONCE],
             self._reserves[:_OPERATIONS_AT_ONCE],
@@ -277,7 +217,7 @@ class Committer:
 
     # ---- One batch: in the thread, if there is one ----
 
-    def _apply(self, batch: _Batch) -> None:
+    def _apply(self, batch: Batch) -> None:
         engine = self._engine
         due_at = engine.due_at
         try:
@@ -293,7 +233,7 @@ class Committer:
             batch.error = _failure(error)
         engine.woken.clear()
 
-    def _serve(self, batch: _Batch) -> None:
+    def _serve(self, batch: Batch) -> None:
         """Give what is ready to the reserves, in the order in which they came."""
         engine = self._engine
         woken = engine.woken
@@ -309,26 +249,28 @@ class Committer:
             if not reserve.gone:
                 self._lease(batch, reserve)
 
-    def _lease(self, batch: _Batch, reserve: Reserve) -> list[Lease] | None:
+    def _lease(self, batch: Batch, reserve: Reserve) -> list[Lease] | None:
         size = batch.promises.allowance(reserve.taker)
         if not size:
             batch.crowded.append(reserve)
             return None
         leases = self._engine.reserve(reserve.plan, batch.now, size)
         if leases:
-            batch.promises.add(reserve.taker, _size(leases))
+            batch.promises.add(reserve.taker, size_of(leases))
             batch.served.append((reserve, leases))
         return leases
 
     # ---- After the batch, on the loop ----
 
-    def _finish(self, batch: _Batch) -> None:
+    def _finish(self, batch: Batch) -> None:
         self._batches += 1
         self._applied += len(batch.operations) + len(batch.reserves)
         if batch.error is None:
+            self._trouble.over()
             self._answer(batch)
         else:
             self._failed += 1
+            self._trouble.tell(batch.error)
             self._sweep_not_before = trio.current_time() + _RETRY_SWEEP
             self._answer_failed(batch, batch.error)
         for reserve in self._left:
@@ -337,7 +279,7 @@ class Committer:
         if self._draining:
             self._send_home()
 
-    def _answer(self, batch: _Batch) -> None:
+    def _answer(self, batch: Batch) -> None:
         for operation in batch.operations:
             operation.deliver()
         for reserve, leases in batch.served:
@@ -345,7 +287,7 @@ class Committer:
             if reserve.gone:
                 self.give_back(leases)
             else:
-                reserve.taker.hold(_size(leases))
+                reserve.taker.hold(size_of(leases))
                 self._answer_reserve(reserve, outcome.Value(leases))
         for reserve in batch.crowded:
             self._parked.discard(reserve)
@@ -360,7 +302,7 @@ class Committer:
             else:
                 self._answer_reserve(reserve, outcome.Value([]))
 
-    def _answer_failed(self, batch: _Batch, error: GRPCError) -> None:
+    def _answer_failed(self, batch: Batch, error: GRPCError) -> None:
         for operation in batch.operations:
             if operation.task is not None and not operation.gone:
                 trio.lowlevel.reschedule(operation.task, _error(error))
@@ -381,27 +323,33 @@ class Committer:
             self._answer_reserve(reserve, outcome.Value([]))
 
 
-def _size(leases: list[Lease]) -> int:
-    return sum(len(lease.message) for lease in leases)
-
-
-def _result(apply: Callable[[int], object], now: int) -> outcome.Outcome[Any]:
-    try:
-        return outcome.Value(apply(now))
-    except GRPCError as error:
-        # A refusal has changed nothing; the rest of the batch goes on.
-        return outcome.Error(error)
-
-
 def _error(error: GRPCError) -> outcome.Error:
     # One for each caller: a raised exception carries its traceback.
     return outcome.Error(GRPCError(error.status, error.message))
 
 
 def _failure(error: Exception) -> GRPCError:
-    """Log why a batch was rolled back, and what its callers are told."""
+    """What the callers of a batch that was rolled back are told."""
     if isinstance(error, sqlite3.Error):
-        log.error("a batch was rolled back: %s", in_words(error))
         return GRPCError(Status.INTERNAL, f"storage failed: {in_words(error)}")
-    log.error("a batch was rolled back by a fault of the broker", exc_info=error)
+    log.error("a fault of the broker", exc_info=error)
     return GRPCError(Status.INTERNAL, "internal error")
+
+
+class _Trouble:
+    """Says that batches fail, and that they no longer do, without filling the disk with it."""
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+        self._told = -math.inf
+
+    def tell(self, error: GRPCError) -> None:
+        now = trio.current_time()
+        if error.message != self._last or now >= self._told + _TELL_AGAIN:
+            log.error("a batch was rolled back: %s", error.message)
+            self._last, self._told = error.message, now
+
+    def over(self) -> None:
+        if self._last is not None:
+            log.warning("batches are committed again")
+            self._last = None
