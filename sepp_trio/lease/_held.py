@@ -30,6 +30,7 @@ TIMED_OUT: Final = "handler timed out"
 LET_GO: Final = "its holder has let go of it"
 
 _LARGEST_MARGIN = 0.25
+_HELD = Phase.HELD  # an enum's members are looked up slowly
 
 
 def epoch_seconds(value: records.Timestamp) -> float:
@@ -84,13 +85,22 @@ class HeldLease:
         "worker_id",
     )
 
+    expires_at: records.Timestamp | None
+    cancel_reason: str | None
+    lost: str | None
+    settled: trio.Event | None
+    heartbeat: Heartbeat | None
+    _scope: trio.CancelScope | None
+    _answer: tuple[records.Timestamp, float, float] | None
+    _turn: trio.Lock | None
+    _joined: set[trio.CancelScope] | None
+
     def __init__(
         self,
         keeper: LeaseKeeper,
         job_id: str,
         attempt: int,
         worker_id: str | None,
-        *,
         asked: float,
         interval: float | None,
         shield: bool,
@@ -100,28 +110,20 @@ class HeldLease:
         self.job_id = job_id
         self.attempt = attempt
         self.worker_id = worker_id
-        self.end = inf
-        self.expires_at: records.Timestamp | None = None
-        self.limit = inf
-        self.cancel_reason: str | None = None
-        self.cancelled_at = inf
-        self.lost: str | None = None
-        self.phase = Phase.HELD
-        self.settled: trio.Event | None = None
-        self.heartbeat: Heartbeat | None = None
-        self._scope: trio.CancelScope | None = None
         self._shield = shield
         self._keeper = keeper
         self.asked = asked
         self.interval = interval
         self.count = count
         self.usual = usual
+        self.phase = _HELD
         self._margin = 0.0
         # The lease may have been made as short as this by an extend whose answer is not there.
         self._at_most = inf
-        self._answer: tuple[records.Timestamp, float, float] | None = None
-        self._turn: trio.Lock | None = None
-        self._joined: set[trio.CancelScope] | None = None
+        self.end = self.limit = self.cancelled_at = inf
+        # One statement, because there is one of these for each job.
+        self.expires_at = self.cancel_reason = self.lost = self.settled = self.heartbeat = None
+        self._scope = self._answer = self._turn = self._joined = None
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -133,7 +135,7 @@ class HeldLease:
 
     def check(self, now: float) -> str | None:
         """Why the holder is to stop, if it is. Sees deadlines that the run loop has not yet."""
-        end = self.end - self._margin if self.phase is Phase.HELD else inf
+        end = self.end - self._margin if self.phase is _HELD else inf
         if now >= self.limit:
             self._cancelled(TIMED_OUT if self.limit <= end else LEASE_LOST, min(self.limit, end))
         if now >= end and self.lost is None:
@@ -183,14 +185,16 @@ class HeldLease:
 
     def close(self) -> None:
         """Let go: no beat, no repeat, no cancel from now on."""
-        for scope in self._joined or ():
-            if self.phase is Phase.HELD:
-                scope.cancel(reason=LET_GO)
-            else:
-                scope.deadline = inf
+        if self._joined:
+            for scope in self._joined:
+                if self.phase is Phase.HELD:
+                    scope.cancel(reason=LET_GO)
+                else:
+                    scope.deadline = inf
         self.phase = Phase.SETTLED
-        self._stop_beats()
-        self.heartbeat = None  # it refers to this lease: no work for the garbage collector
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
+            self.heartbeat = None  # it refers to this lease: no work for the garbage collector
         self._keeper.forget(self)
 
     # ---- company ----
@@ -252,7 +256,8 @@ class HeldLease:
 
     def _deadline(self) -> float:
         # While an ack is on its way it has the lease's end as its own deadline.
-        return min(self.end - self._margin if self.phase is Phase.HELD else inf, self.limit)
+        end = self.end - self._margin if self.phase is _HELD else inf
+        return min(end, self.limit)
 
     def _set_deadline(self) -> None:
         deadline = self._deadline()
@@ -261,8 +266,9 @@ class HeldLease:
             self._scope = trio.CancelScope(deadline=deadline, shield=self._shield)
         else:
             self._scope.deadline = deadline
-        for scope in self._joined or ():
-            scope.deadline = deadline
+        if self._joined:
+            for scope in self._joined:
+                scope.deadline = deadline
 
     # ---- the heartbeat ----
 
@@ -359,24 +365,16 @@ class HeldLease:
         method: Any,
         request: Any,
         on_settled: Callable[[Verdict, Any, CallError | None], None],
+        now: float | None = None,
     ) -> None:
         """Send an ack or nack, and repeat it until it is answered or the lease ends.
 
-        ``on_settled`` is called once, later (or at once if the channel is closed). The
-        heartbeat goes on until then. The holder
-        must have looked at ``check`` and ``phase``.
+        ``on_settled`` is called once, later (or at once if the channel is closed), when the
+        lease is closed. The heartbeat goes on until then. The holder must have looked at
+        ``check`` and ``phase``.
         """
         self.phase = Phase.SETTLING
-
-        def done(verdict: Verdict, response: Any, error: CallError | None) -> None:
-            if verdict is Verdict.LOST and error is not None:
-                self.lost = error.message or error.status.name
-            self.close()
-            if self.settled is not None:
-                self.settled.set()
-            on_settled(verdict, response, error)
-
-        Settlement(self._keeper, self, method, request, done).send()
+        Settlement(self._keeper, self, method, request, on_settled).send(now)
 
     async def settle_and_wait(self, method: Any, request: Any) -> Any:
         """``settle``, and wait for the answer; a cancel ends the waiting, not the call.

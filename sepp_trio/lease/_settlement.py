@@ -26,7 +26,8 @@ _HOPELESS = frozenset((Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.OUT
 class Settlement:
     """Sends one request until it is settled.
 
-    ``on_settled`` is called once, by a callback, or at once if the channel is closed.
+    When it is, the lease is closed and ``on_settled`` called, once: by a callback, or at once
+    if the channel is closed.
     """
 
     __slots__ = (
@@ -55,36 +56,49 @@ class Settlement:
         self._tries = 0
         self._may_have_arrived = False
 
-    def send(self) -> None:
-        """Make one try."""
-        self._keeper.repeats.discard(self)
-        if self._lease.phase is not Phase.SETTLING:
-            return  # its holder has let go
+    def send(self, now: float | None = None) -> None:
+        """Make one try; ``now`` is Trio's time, if the caller has it."""
+        if self._tries:
+            self._keeper.repeats.discard(self)
+            if self._lease.phase is not Phase.SETTLING:
+                return  # its holder has let go
         self._tries += 1
+        if now is None:
+            now = trio.current_time()
         try:
             self._keeper.channel.start_unary(
                 self._method,
                 self._request,
                 self._answered,
-                timeout=max(self._lease.end - trio.current_time(), 0.001),
+                timeout=max(self._lease.end - now, 0.001),
                 urgent=True,
+                now=now,
             )
         except ChannelClosed as error:
-            self._on_settled(Verdict.FAILED, None, error)
+            self._settle(Verdict.FAILED, None, error)
+
+    def _settle(self, verdict: Verdict, response: Any, error: CallError | None) -> None:
+        lease = self._lease
+        if verdict is Verdict.LOST and error is not None:
+            lease.lost = error.message or error.status.name
+        lease.close()
+        if lease.settled is not None:
+            lease.settled.set()
+        self._on_settled(verdict, response, error)
 
     def _answered(self, response: Any, error: CallError | None) -> None:
         if self._lease.phase is not Phase.SETTLING:
             return
         if error is None:
-            self._on_settled(Verdict.DONE, response, None)
+            self._settle(Verdict.DONE, response, None)
             return
         if error.origin == "server":
             if error.status is Status.NOT_FOUND:
                 verdict = Verdict.DONE_BEFORE if self._may_have_arrived else Verdict.LOST
-                self._on_settled(verdict, None, error)
+                self._settle(verdict, None, error)
                 return
             if error.status is Status.FAILED_PRECONDITION:
-                self._on_settled(Verdict.LOST, None, error)
+                self._settle(Verdict.LOST, None, error)
                 return
         if not error.unprocessed:
             self._may_have_arrived = True
@@ -96,7 +110,7 @@ class Settlement:
             or self._keeper.stopped
             or again_at >= self._lease.end
         ):
-            self._on_settled(Verdict.FAILED, None, error)
+            self._settle(Verdict.FAILED, None, error)
             return
         self._keeper.repeats.add(self)
         self._keeper.wheel.start(Timer(self.send), again_at)
@@ -106,4 +120,4 @@ class Settlement:
         self._keeper.repeats.discard(self)
         if self._lease.phase is Phase.SETTLING:
             closed = ChannelClosed(unprocessed=not self._may_have_arrived)
-            self._on_settled(Verdict.FAILED, None, closed)
+            self._settle(Verdict.FAILED, None, closed)

@@ -120,11 +120,11 @@ class LeaseKeeper:
             job_id,
             attempt,
             worker_id,
-            asked=asked,
-            interval=interval,
-            shield=shield,
-            usual=usual,
-            count=count or self.beats,
+            asked,
+            interval,
+            shield,
+            usual,
+            count or self.beats,
         )
         self._held[job_id, attempt] = lease
         return lease
@@ -147,7 +147,8 @@ class LeaseKeeper:
         key = (lease.job_id, lease.attempt)
         if self._held.get(key) is lease:
             del self._held[key]
-        self._doubtful.discard(lease)
+        if self._doubtful:
+            self._doubtful.discard(lease)
 
     def __len__(self) -> int:
         """How many leases are held."""

@@ -51,15 +51,12 @@ class Call(ClientStream):
         message: bytes,
         headers: bytes,
         blocks: TimeoutBlocks,
-        *,
         urgent: bool,
         long_poll: bool,
     ) -> None:
         # All of it here: three constructors in a row would be a tenth of a call.
         self.message = message
         self.urgent = urgent
-        self.tail = b""
-        self.more = False
         self.id = 0
         self.connection = None
         self.dispatcher = dispatcher
@@ -95,8 +92,9 @@ class Call(ClientStream):
         if self.deadline == math.inf:
             return self.headers
         left = self.deadline - now
-        # Too late: the timer or the caller's scope is about to end the call.
-        return self.headers + self.blocks.block(left) if left > 0 else None
+        if left <= 0:
+            return None  # the timer or the caller's scope is about to end the call
+        return self.headers + self.blocks.block(left)
 
     def answered(self) -> None:
         if self.done:
@@ -187,18 +185,15 @@ class TaskCall(Call):
 class PendingCall(Call):
     """A call whose result goes to a callback."""
 
-    __slots__ = ("_on_done",)
+    __slots__ = ("on_done",)
 
-    _on_done: Callable[[Any, CallError | None], None]
+    on_done: Callable[[Any, CallError | None], None]
+    """Where the result is to go."""
 
     def finish(self, reply: Any, error: CallError | None) -> None:
-        on_done = self._on_done
-        del self._on_done  # the timer may know this object long after
+        on_done = self.on_done
+        del self.on_done  # the timer may know this object long after
         on_done(reply, error)
-
-    def call_back(self, on_done: Callable[[Any, CallError | None], None]) -> None:
-        """Where the result is to go."""
-        self._on_done = on_done
 
     def reset(self) -> None:
         """Tell the peer that the answer is not wanted, but take one that crosses the reset.
@@ -212,7 +207,7 @@ class PendingCall(Call):
         """Undo the call: its callback is not called any more.  Idempotent."""
         if not self.done:
             self.withdraw()
-            del self._on_done
+            del self.on_done
 
 
 def deadline_error() -> CallError:

@@ -119,13 +119,14 @@ class Channel:
         timeout: float | None,
         urgent: bool = False,
         long_poll: bool = False,
+        now: float | None = None,
     ) -> PendingCall:
         """Start a call whose result goes to ``on_done(reply, error)``.  Synchronous.
 
         ``on_done`` is called exactly once, from one of the channel's tasks and
         never from here, unless the call is cancelled before.  It must not
         raise and not block.  Cancel scopes of the caller do not matter, only
-        ``timeout`` does.
+        ``timeout`` does.  ``now`` is Trio's time, if the caller has just asked for it.
 
         Raises:
             ChannelClosed: the channel was closed; ``on_done`` is not called.
@@ -134,13 +135,13 @@ class Channel:
             self._dispatcher,
             method,
             method.encode(request),
-            self._route_headers(method.route),
+            self._headers.get(method.route) or self._route_headers(method.route),
             self._blocks,
-            urgent=urgent,
-            long_poll=long_poll,
+            urgent,
+            long_poll,
         )
-        call.call_back(on_done)
-        self._start(call, timeout, math.inf)
+        call.on_done = on_done
+        self._start(call, timeout, math.inf, trio.current_time() if now is None else now)
         return call
 
     def request(
@@ -246,25 +247,27 @@ class Channel:
             method.encode(request),
             self._route_headers(method.route) + extra,
             self._blocks,
-            urgent=urgent,
-            long_poll=long_poll,
+            urgent,
+            long_poll,
         )
         call.task = trio.lowlevel.current_task()
-        self._start(call, timeout, trio.current_effective_deadline())
+        self._start(call, timeout, trio.current_effective_deadline(), trio.current_time())
         return call
 
-    def _start(self, call: Call, timeout: float | None, outer: float) -> None:
-        if self._dispatcher.closed:
+    def _start(self, call: Call, timeout: float | None, outer: float, now: float) -> None:
+        dispatcher = self._dispatcher
+        if dispatcher.closed:
             raise ChannelClosed(unprocessed=True)
-        now = call.started = trio.current_time()
+        call.started = now
         call.deadline = outer
         if timeout is not None and timeout < math.inf:
             own = call.own_deadline = now + timeout
-            call.deadline = min(own, outer)
-            self._dispatcher.timers.add(own, call)
+            if own < outer:
+                call.deadline = own
+            dispatcher.timers.add(own, call)
             if timeout <= 0:
                 return  # never sent; the timer fails it in a moment
-        self._dispatcher.submit(call)
+        dispatcher.submit(call)
 
 
 @asynccontextmanager

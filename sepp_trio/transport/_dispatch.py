@@ -92,8 +92,9 @@ class Dispatcher:
         if link is None:
             self._wanted.set()
             return
-        link.wake()
-        if not call.long_poll:
+        if link.parked is not None:
+            link.wake()
+        if call.started + self.unanswered_interval < link.check_at and not call.long_poll:
             link.watch_short_call(call.started)
 
     def drop(self, call: Call) -> None:

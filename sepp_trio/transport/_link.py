@@ -65,11 +65,13 @@ class Link:
         self._owner = owner
         self._stream = stream
         self._waiting = waiting
-        self._parked: trio.lowlevel.Task | None = None
+        self.parked: trio.lowlevel.Task | None = None
+        """The writer, while it waits for :meth:`wake`."""
         self._drained: trio.Event | None = None
         self._heard = trio.current_time()
         self._reads = 0
-        self._check_at = math.inf
+        self.check_at = math.inf
+        """When the connection is next asked for a sign of life, unless one comes."""
         self._watch_scope: trio.CancelScope | None = None
         self._scope: trio.CancelScope | None = None
 
@@ -127,23 +129,23 @@ class Link:
 
     def wake(self) -> None:
         """There may be something to write."""
-        task = self._parked
+        task = self.parked
         if task is not None:
-            self._parked = None
+            self.parked = None
             trio.lowlevel.reschedule(task)
 
     def watch_short_call(self, now: float) -> None:
         """A call that should be answered soon has been queued."""
         due = now + self._owner.unanswered_interval
-        if due < self._check_at:
-            self._check_at = due
+        if due < self.check_at:
+            self.check_at = due
             if self._watch_scope is not None:
                 self._watch_scope.deadline = due
 
     # Tasks ------------------------------------------------------------------
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._parked = None
+        self.parked = None
         return trio.lowlevel.Abort.SUCCEEDED
 
     async def _write(self) -> None:
@@ -166,7 +168,7 @@ class Link:
                 self.end(self.reason or "the server said goodbye")
                 return
             else:
-                self._parked = trio.lowlevel.current_task()
+                self.parked = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     async def _read(self) -> None:
@@ -190,7 +192,7 @@ class Link:
                 return
             if not core.accepting:
                 self._leave()
-            if self._parked is not None and (core.has_output() or not core.accepting):
+            if self.parked is not None and (core.has_output() or not core.accepting):
                 self.wake()
             if core.control_backlog > _UNREAD_LIMIT:
                 # The peer asks for answers and does not read them.
@@ -218,8 +220,8 @@ class Link:
     async def _watch(self) -> None:
         """Ask for a sign of life after silence, and end the connection without one."""
         while True:
-            self._check_at = self._quiet_until()
-            with trio.CancelScope(deadline=self._check_at) as self._watch_scope:
+            self.check_at = self._quiet_until()
+            with trio.CancelScope(deadline=self.check_at) as self._watch_scope:
                 await trio.sleep_forever()
             now = trio.current_time()
             if now < self._quiet_until():
@@ -227,7 +229,7 @@ class Link:
             reads = self._reads
             self.core.ping(_PING)
             self.wake()
-            self._check_at = -math.inf  # nothing shortens this wait
+            self.check_at = -math.inf  # nothing shortens this wait
             await trio.sleep(self._owner.keepalive_timeout)
             if self._reads == reads:
                 self.end(f"no sign of life for {trio.current_time() - self._heard:.1f} s")

@@ -45,14 +45,12 @@ class Stream:
         "id",
         "local_ended",
         "message",
-        "more",
         "offset",
         "receive_window",
         "remote_ended",
         "rest",
         "send_window",
         "stalled",
-        "tail",
         "urgent",
     )
 
@@ -60,12 +58,13 @@ class Stream:
     body: bytes | bytearray
     expected: int
     rest: memoryview
+    # Of the class, for requests; an answer has its own.
+    tail = b""
+    more = False
 
     def __init__(self, message: bytes, *, urgent: bool = False) -> None:
         self.message = message
         self.urgent = urgent
-        self.tail = b""
-        self.more = False
         self.id = 0
 
     def begin(self, stream_id: int, send_window: int, receive_window: int) -> None:

@@ -37,11 +37,13 @@ class ServerStream(Stream):
         "deadline",
         "fault",
         "feed_number",
+        "more",
         "on_reset",
         "on_written",
         "payload",
         "received",
         "request",
+        "tail",
         "timeout",
     )
 
@@ -50,6 +52,8 @@ class ServerStream(Stream):
 
     def __init__(self, request: Request, timeout: str | None, feed_number: int) -> None:
         super().__init__(b"")
+        self.tail = b""
+        self.more = False
         self.request = request
         self.timeout = timeout
         self.deadline: float | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..types import Job
-from ..wire import DecodeError, convert, custom_of, decoder_of, records
+from ..wire import DecodeError, convert, custom_of, records
 
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: later times no ``datetime`` can hold."""
@@ -11,13 +13,15 @@ _LAST_SECOND = 253_402_300_799
 _NANOS = 10**9
 
 
-def read_job(raw: bytes) -> records.Job | convert.MalformedJob:
+def read_job(
+    raw: bytes, decode: Callable[[bytes], records.Job]
+) -> records.Job | convert.MalformedJob:
     """Decode one job, as far as it takes to know that a handler can have it.
 
     Handlers look at few of its parts: :class:`JobCtx` converts those.
     """
     try:
-        job = decoder_of(records.Job)(raw)
+        job = decode(raw)
         if _is_good(job):
             return job
     except DecodeError as error:

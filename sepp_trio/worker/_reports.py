@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WORKER_EXITS: Final = "worker exits"
 
+_HELD: Final = Phase.HELD  # an enum's members are looked up slowly
+
 _PATIENCE: Final = 1.5
 """Seconds that a lease must last for its job to be held back until no reserve waits: twice the
 time that a forced stop leaves to one."""
@@ -49,6 +51,9 @@ class Reports:
         """The job's handler has ended, with ``error`` or well."""
         lease = job.lease
         cancelled = lease.check(now)
+        if error is None and cancelled is None and lease.phase is _HELD:
+            self._ack(job, now)
+            return
         leaving = None if error is None else reason_to_leave(error)
         if lease.phase is not Phase.HELD:
             # The handler acked or nacked by itself, through the client.
@@ -62,9 +67,7 @@ class Reports:
             self.give_back(job, WORKER_EXITS)
         elif cancelled is not None:
             self._report_cancelled(job, error, cancelled)
-        elif error is None:
-            self._ack(job)
-        else:
+        elif error is not None:
             failure = judge(error, lease.attempt)
             if failure.expected:
                 logger.warning("%s: %s: %s", job, _verb(failure.directive), failure.reason)
@@ -177,13 +180,14 @@ class Reports:
 
     # ---- sending ----
 
-    def _ack(self, job: RunningJob) -> None:
+    def _ack(self, job: RunningJob, now: float) -> None:
         lease = job.lease
         self._send(
             lease,
             self._run.methods.ack,
             records.AckRequest(lease.job_id, lease.attempt, lease.worker_id),
             partial(self._acked, job),
+            now,
         )
 
     def _nack(
@@ -204,10 +208,17 @@ class Reports:
             partial(self._nacked, label, lease, given_back),
         )
 
-    def _send(self, lease: HeldLease, method: Any, request: Any, answered: Any) -> None:
+    def _send(
+        self,
+        lease: HeldLease,
+        method: Any,
+        request: Any,
+        answered: Any,
+        now: float | None = None,
+    ) -> None:
         self._pending[lease] = None
         self._run.slots.reporting()
-        lease.settle(method, request, answered)
+        lease.settle(method, request, answered, now)
 
     def _acked(
         self, job: RunningJob, verdict: Verdict, response: Any, error: CallError | None
@@ -260,7 +271,7 @@ class Reports:
         self.settled += 1
         run = self._run
         run.slots.reported()
-        if run.slots.idle:
+        if not run.slots.reports and run.slots.idle:
             run.signal.set()
 
     def give_up(self) -> None:

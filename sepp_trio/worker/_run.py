@@ -11,7 +11,7 @@ import trio
 from ..client import SeppClient
 from ..errors import ClientClosedError
 from ..lease import Beats, Grant, Timer, epoch_seconds
-from ..wire import convert, records
+from ..wire import convert, decoder_of, records
 from ._log import logger
 from ._options import Options
 from ._poll import FatalError, Poller
@@ -56,13 +56,13 @@ class Run:
         self.reports = Reports(self)
         self.stop = Stop(self)
         self._client = client
+        self._decode_job = decoder_of(records.Job)
         self._usual: float | None = None
         self._grant: Grant | None = None
         self._granted_by: tuple[records.Timestamp, float] | None = None
         self._look_timer = Timer(self._look_for_overdue)
         self._looking = False
         self._exit: BaseException | None = None
-        self._nursery: trio.Nursery | None = None
         self._context = contextvars.copy_context()
 
     # ---- from start to end ----
@@ -75,7 +75,7 @@ class Run:
         """
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self._start_soon = nursery.start_soon
             try:
                 await self._work(task_status)
             except BaseException as error:
@@ -142,7 +142,7 @@ class Run:
     def _receive(self, raw: bytes, sent: float, now: float) -> bool:
         self.counters.received += 1
         options = self.options
-        record = read_job(raw)
+        record = read_job(raw, self._decode_job)
         if isinstance(record, convert.MalformedJob):
             self.reports.refuse(record, now)
             return False
@@ -176,7 +176,7 @@ class Run:
         if not self._looking:
             self._looking = True
             self.keeper.wheel.start(self._look_timer, now + _LOOK_EVERY)
-        self.slots.admit(job)
+        self.slots.admit(job, now)
         if not options.auto_extend and job in self.jobs and job.started_at is None:
             # It waits for a slot, or for the limit of its type: that must not cost it the
             # lease, and an attempt. When it starts it gets a whole lease, and no more.
@@ -193,30 +193,29 @@ class Run:
             self._usual = self._grant.length
         return self._grant
 
-    def _start(self, job: RunningJob) -> bool:
+    def _start(self, job: RunningJob, now: float) -> bool:
         """A slot is free for this job; whether it starts."""
-        now = trio.current_time()
         if job.lease.check(now) is not None:
             del self.jobs[job]
             self.reports.over_before_start(job.record, job.lease)
             return False
         job.started_at = now
-        if not self.options.auto_extend:
+        if job.lease.heartbeat is not None and not self.options.auto_extend:
             job.lease.end_beats()
-        assert self._nursery is not None
         # This runs in the channel's reader or in another job: the handler is to see the
         # context variables of Worker.run instead.
-        self._context.run(self._nursery.start_soon, job.handle)
+        self._context.run(self._start_soon, job.handle)
         return True
 
     def ended(self, job: RunningJob, error: BaseException | None) -> None:
         """The job's handler has ended."""
         now = trio.current_time()
         del self.jobs[job]
-        self.overdue.pop(job, None)
+        if self.overdue:
+            self.overdue.pop(job, None)
         self.reports.report(job, error, now)
         assert job.started_at is not None
-        self.slots.ended(job.entry, now - job.started_at)
+        self.slots.ended(job.entry, now - job.started_at, now)
 
     def _look_at_room(self) -> None:
         if not self.poller.pending or self.stop.draining.is_set():

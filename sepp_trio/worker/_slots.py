@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import trio
+
 from .job import RunningJob
 from .registry import Entry
 
@@ -27,8 +29,8 @@ class Slots:
     Args:
         limit: How many jobs run at once.
         ahead: Whether jobs may be reserved before there is a slot for them.
-        start: Called with each job that is to run now; says whether it does (its lease may
-            be over, and then it is done with).
+        start: Called with each job that is to run now, and the time; says whether it does (its
+            lease may be over, and then it is done with).
         room: Called when there may be more to reserve.
     """
 
@@ -37,7 +39,7 @@ class Slots:
         limit: int,
         *,
         ahead: bool,
-        start: Callable[[RunningJob], bool],
+        start: Callable[[RunningJob, float], bool],
         room: Callable[[], None],
     ) -> None:
         self.limit = limit
@@ -63,7 +65,7 @@ class Slots:
     def set_limit(self, limit: int) -> None:
         """Change the number of slots; running jobs are left alone."""
         self.limit = limit
-        self._fill()
+        self._fill(trio.current_time())
         self._room()
 
     def wanted(self) -> int:
@@ -82,21 +84,22 @@ class Slots:
         """A reserve brought ``got`` of ``asked`` jobs: more are waiting if that was all."""
         self._full = got >= asked
 
-    def admit(self, job: RunningJob) -> None:
+    def admit(self, job: RunningJob, now: float) -> None:
         """Take in a job: it starts now or waits."""
         if not self.waiting and self._may_start():
-            self._take_slot(job)
+            self._take_slot(job, now)
         else:
             self.waiting.append(job)
 
-    def ended(self, entry: Entry, duration: float) -> None:
+    def ended(self, entry: Entry, duration: float, now: float) -> None:
         """A job's handler has ended: its slot is free."""
         self._duration += _WEIGHT * (duration - self._duration)
         entry.running -= 1
         while entry.waiting and entry.running < entry.max_in_flight:
-            self._run(entry.waiting.popleft())
+            self._run(entry.waiting.popleft(), now)
         self.running -= 1
-        self._fill()
+        if self.waiting:
+            self._fill(now)
         self._room()
 
     def reporting(self) -> None:
@@ -106,7 +109,8 @@ class Slots:
     def reported(self) -> None:
         """A report is settled."""
         self.reports -= 1
-        self._fill()
+        if self.waiting:
+            self._fill(trio.current_time())
         self._room()
 
     def withdraw(self, job: RunningJob) -> None:
@@ -120,20 +124,20 @@ class Slots:
     def _may_start(self) -> bool:
         return self.running < self.limit and self.running + self.reports < 2 * self.limit
 
-    def _fill(self) -> None:
+    def _fill(self, now: float) -> None:
         while self.waiting and self._may_start():
-            self._take_slot(self.waiting.popleft())
+            self._take_slot(self.waiting.popleft(), now)
 
-    def _take_slot(self, job: RunningJob) -> None:
+    def _take_slot(self, job: RunningJob, now: float) -> None:
         self.running += 1
         entry = job.entry
         if entry.running < entry.max_in_flight:
-            self._run(job)
+            self._run(job, now)
         else:
             entry.waiting.append(job)
 
-    def _run(self, job: RunningJob) -> None:
-        if self._start(job):
+    def _run(self, job: RunningJob, now: float) -> None:
+        if self._start(job, now):
             job.entry.running += 1
         else:
             self.running -= 1

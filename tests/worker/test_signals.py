@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -37,10 +38,15 @@ def program(address: str, queue: str, jobs: int, seconds: float) -> Iterator[sub
 def lines_until(process: subprocess.Popen[str], word: str) -> list[list[str]]:
     assert process.stdout is not None
     lines = []
-    for line in process.stdout:
-        lines.append(line.split())
-        if lines[-1][0] == word:
-            break
+    while not lines or lines[-1][0] != word:
+        # By the byte: what a buffer took beyond the line would be lost to communicate().
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = os.read(process.stdout.fileno(), 1)
+            if not byte:
+                return lines
+            line += byte
+        lines.append(line.decode().split())
     return lines
 
 
