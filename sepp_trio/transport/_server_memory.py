@@ -30,6 +30,11 @@ class Memory:
         """Bytes that may still be held; negative if it is too much already."""
         return self.config.max_held_bytes - self.held
 
+    @property
+    def share(self) -> int:
+        """Bytes that each connection may hold when there is nothing left."""
+        return self.config.max_held_bytes // self.shares
+
     def wait(self, share: MemoryShare) -> None:
         """Have the share told when there is memory left again."""
         self._waiting[share] = None
@@ -79,13 +84,16 @@ class MemoryShare:
         memory = self._memory
         if memory.left >= 0:
             return False
-        held = self.requests + self.working + self.unsent
-        return held > memory.config.max_held_bytes // memory.shares
+        return self.requests + self.working + self.unsent > memory.share
 
     @property
     def request_limit(self) -> int:
         """How much there may be of requests that are not complete or not begun."""
-        return self.requests if self.greedy else self._memory.config.max_buffered_bytes
+        memory = self._memory
+        limit = memory.config.max_buffered_bytes
+        if memory.left >= 0:
+            return limit
+        return max(0, min(limit, memory.share - self.working - self.unsent))
 
     @property
     def busy(self) -> bool:

@@ -76,7 +76,7 @@ def test_a_connection_that_is_gone_has_no_share() -> None:
     one.add(requests=500)
     assert memory.held == 1100
     assert one.greedy
-    assert one.request_limit == 1100
+    assert one.request_limit == 1000
 
 
 async def nothing_is_held(harness: Harness) -> None:
