@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import HandlerError
 from ..types import RetryDirective
@@ -14,6 +14,9 @@ NOW = RetryDirective.after(0)
 _LONGEST_TEXT = 500
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]+")
 _LONGEST_DELAY = 60
+
+# A group of the user's own may have redefined the attribute.
+_members: Any = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
 class Failure(NamedTuple):
@@ -61,7 +64,7 @@ def leaves(error: BaseException) -> list[BaseException]:
     while waiting:
         current = waiting.pop()
         if isinstance(current, BaseExceptionGroup):
-            waiting.extend(reversed(current.exceptions))
+            waiting.extend(reversed(_members(current)))
         else:
             found.append(current)
     return found

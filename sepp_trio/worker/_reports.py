@@ -57,6 +57,7 @@ class Reports:
         leaving = None if error is None else reason_to_leave(error)
         if lease.phase is not Phase.HELD:
             # The handler acked or nacked by itself, through the client.
+            self._run.counters.settled_by_handler += 1
             self._log_error(job, error, "after it was acked or nacked")
         elif lease.lost is not None:
             self._run.counters.lost += 1
@@ -68,7 +69,7 @@ class Reports:
         elif cancelled is not None:
             self._report_cancelled(job, error, cancelled)
         elif error is not None:
-            failure = judge(error, lease.attempt)
+            failure = self._judge(job, error)
             if failure.expected:
                 logger.warning("%s: %s: %s", job, _verb(failure.directive), failure.reason)
             else:
@@ -84,7 +85,7 @@ class Reports:
         """The handler was cancelled, but the lease is still ours."""
         failure: Failure | None = None
         if error is not None and any(isinstance(leaf, HandlerError) for leaf in leaves(error)):
-            failure = judge(error, job.lease.attempt)
+            failure = self._judge(job, error)
         else:
             self._log_error(job, error, f"after it was cancelled ({cancelled})")
         if failure is not None:
@@ -96,6 +97,14 @@ class Reports:
             self._nack(str(job), job.lease, RetryDirective.DEFAULT, reason)
         else:
             self.give_back(job, cancelled)
+
+    def _judge(self, job: RunningJob, error: BaseException) -> Failure:
+        try:
+            return judge(error, job.lease.attempt)
+        except Exception:  # the exception is the user's own, and so is what is asked of it
+            logger.warning("%s: what its handler raised cannot be read", job, exc_info=True)
+            reason = f"handler raised {type(error).__name__}, which cannot be read"
+            return Failure(RetryDirective.DEFAULT, reason, expected=True)
 
     def _log_error(self, job: RunningJob, error: BaseException | None, when: str) -> None:
         if error is not None:
@@ -109,7 +118,7 @@ class Reports:
         if self._run.poller.pending and job.lease.end - trio.current_time() > _PATIENCE:
             # That reserve would get it, and giving it back again would spend another attempt.
             self._held_back.append((job, reason))
-            self._run.slots.reporting()
+            self._run.slots.reports += 1
         else:
             self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
 
@@ -217,7 +226,7 @@ class Reports:
         now: float | None = None,
     ) -> None:
         self._pending[lease] = None
-        self._run.slots.reporting()
+        self._run.slots.reports += 1
         lease.settle(method, request, answered, now)
 
     def _acked(

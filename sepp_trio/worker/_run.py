@@ -213,12 +213,14 @@ class Run:
         del self.jobs[job]
         if self.overdue:
             self.overdue.pop(job, None)
-        self.reports.report(job, error, now)
         assert job.started_at is not None
-        self.slots.ended(job.entry, now - job.started_at, now)
+        try:
+            self.reports.report(job, error, now)
+        finally:
+            self.slots.ended(job.entry, now - job.started_at, now)
 
     def _look_at_room(self) -> None:
-        if not self.poller.pending or self.stop.draining.is_set():
+        if self.poller.pending is None or self.stop.draining.is_set():
             self.signal.set()
 
     def _look_for_overdue(self) -> None:

@@ -18,7 +18,9 @@ class WorkerStatistics:
     seconds. ``extends`` is the number of heartbeats, ``extends_failed`` of those that failed
     in passing. The counters: ``acked``; ``retried`` and ``dead_lettered`` by a nack;
     ``given_back`` at a stop; ``lost`` leases; ``unreported`` jobs whose ack or nack the
-    server did not answer in time; ``unhandled`` types; ``malformed`` jobs.
+    server did not answer in time; ``settled_by_handler``, which acked or nacked through the
+    client; each of those that were ``received`` ends in one of them, but for ``malformed`` jobs
+    that cannot even be named. ``unhandled`` types and ``malformed`` jobs are counted on top.
     """
 
     state: State
@@ -40,6 +42,7 @@ class WorkerStatistics:
     given_back: int
     lost: int
     unreported: int
+    settled_by_handler: int
     unhandled: int
     malformed: int
 
@@ -58,5 +61,6 @@ class Counters:
     given_back: int = 0
     lost: int = 0
     unreported: int = 0
+    settled_by_handler: int = 0
     unhandled: int = 0
     malformed: int = 0
