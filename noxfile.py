@@ -28,7 +28,7 @@ def run(session: nox.Session, minutes: float, *command: str, **env: str) -> None
 def tests(session: nox.Session) -> None:
     """The whole suite; arguments after `--` go to pytest."""
     session.install("-e", ".[demo]", "--group", "test")
-    run(session, 10, "python", "-m", "pytest", *session.posargs)
+    run(session, 15, "python", "-m", "pytest", *session.posargs)
 
 
 @nox.session(python=FLOOR)
