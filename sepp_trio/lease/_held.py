@@ -64,7 +64,6 @@ class HeldLease:
         "_joined",
         "_keeper",
         "_margin",
-        "_scope",
         "_shield",
         "_turn",
         "asked",
@@ -80,6 +79,7 @@ class HeldLease:
         "limit",
         "lost",
         "phase",
+        "scope",
         "settled",
         "usual",
         "worker_id",
@@ -90,7 +90,8 @@ class HeldLease:
     lost: str | None
     settled: trio.Event | None
     heartbeat: Heartbeat | None
-    _scope: trio.CancelScope | None
+    scope: trio.CancelScope | None
+    """What the holder runs in; there once the lease's end is known."""
     _answer: tuple[records.Timestamp, float, float] | None
     _turn: trio.Lock | None
     _joined: set[trio.CancelScope] | None
@@ -123,13 +124,7 @@ class HeldLease:
         self.end = self.limit = self.cancelled_at = inf
         # One statement, because there is one of these for each job.
         self.expires_at = self.cancel_reason = self.lost = self.settled = self.heartbeat = None
-        self._scope = self._answer = self._turn = self._joined = None
-
-    @property
-    def scope(self) -> trio.CancelScope:
-        """What the holder runs in; there once the lease's end is known."""
-        assert self._scope is not None
-        return self._scope
+        self.scope = self._answer = self._turn = self._joined = None
 
     # ---- the verdict ----
 
@@ -170,6 +165,7 @@ class HeldLease:
         self._stop_beats()
 
     def _cancel_scopes(self, reason: str) -> None:
+        assert self.scope is not None
         self.scope.cancel(reason=reason)
         for scope in self._joined or ():
             scope.cancel(reason=reason)
@@ -261,11 +257,11 @@ class HeldLease:
 
     def _set_deadline(self) -> None:
         deadline = self._deadline()
-        if self._scope is None:
+        if self.scope is None:
             # Made late, because to set a scope's deadline costs more than to make one with it.
-            self._scope = trio.CancelScope(deadline=deadline, shield=self._shield)
+            self.scope = trio.CancelScope(deadline=deadline, shield=self._shield)
         else:
-            self._scope.deadline = deadline
+            self.scope.deadline = deadline
         if self._joined:
             for scope in self._joined:
                 scope.deadline = deadline

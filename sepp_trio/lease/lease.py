@@ -170,6 +170,7 @@ async def hold(
         if auto_extend:
             keeper.start_beats(held, now)
         if held.check(now) is None:
+            assert held.scope is not None  # its end is set
             with held.scope:
                 yield Lease(keeper, held)
     finally:

@@ -28,7 +28,7 @@ class Call(ClientStream):
     """A unary call.  It is finished exactly once, or withdrawn.
 
     ``deadline`` is when the server may give up (what ``grpc-timeout`` says);
-    ``own_deadline`` when we do.  ``done`` is set before :meth:`finish` runs.
+    ``own_deadline`` when we do.  ``done`` is set before the result is handed over.
     """
 
     __slots__ = (
@@ -69,15 +69,9 @@ class Call(ClientStream):
         self.deadline = self.own_deadline = math.inf
         self.started = 0.0
 
-    def finish(self, reply: Any, error: CallError | None) -> None:
-        """Hand the result over: a reply, or an error."""
-        raise NotImplementedError
-
     def settle(self, reply: Any, error: CallError | None) -> None:
-        """The result is known: let go of what the call held, and hand it over."""
-        self.done = True
-        self.message = self.body = b""
-        self.finish(reply, error)
+        """The result, a reply or an error, is known: let go of what the call held, hand it over."""
+        raise NotImplementedError
 
     def withdraw(self) -> None:
         """Undo the call: nothing is finished.  Does nothing if it is done."""
@@ -161,7 +155,9 @@ class TaskCall(Call):
 
     task: trio.lowlevel.Task
 
-    def finish(self, reply: Any, error: CallError | None) -> None:
+    def settle(self, reply: Any, error: CallError | None) -> None:
+        self.done = True
+        self.message = self.body = b""
         trio.lowlevel.reschedule(self.task, Value((reply, error)))
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
@@ -190,7 +186,9 @@ class PendingCall(Call):
     on_done: Callable[[Any, CallError | None], None]
     """Where the result is to go."""
 
-    def finish(self, reply: Any, error: CallError | None) -> None:
+    def settle(self, reply: Any, error: CallError | None) -> None:
+        self.done = True
+        self.message = self.body = b""
         on_done = self.on_done
         del self.on_done  # the timer may know this object long after
         on_done(reply, error)

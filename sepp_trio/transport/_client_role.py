@@ -162,7 +162,8 @@ class ClientConnection(Connection):
         return self.accepting and self.settings_received and len(self.streams) < limit
 
     def _begin(self, stream: Stream, out: bytearray) -> None:
-        assert isinstance(stream, ClientStream)
+        if TYPE_CHECKING:
+            assert isinstance(stream, ClientStream)
         block = stream.header_block(self.now)
         if block is None:
             return
@@ -212,7 +213,8 @@ class ClientConnection(Connection):
         self._end(stream, bool(ended))
 
     def _on_body(self, stream: Stream, payload: bytes, ended: bool) -> None:
-        assert isinstance(stream, ClientStream)
+        if TYPE_CHECKING:
+            assert isinstance(stream, ClientStream)
         if stream.head is None:
             raise StreamFault(Code.PROTOCOL_ERROR, "data before headers")
         body = stream.body

@@ -87,7 +87,7 @@ class Dispatcher:
 
     def submit(self, call: Call) -> None:
         """Queue a call; it leaves when the connection and the peer allow."""
-        self._queue_of(call)[call] = None
+        self.waiting[0 if call.urgent else 2 if call.long_poll else 1][call] = None
         link = self.link
         if link is None:
             self._wanted.set()

@@ -60,7 +60,8 @@ class Poller:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._pending: PendingCall | None = None
+        self.pending: PendingCall | None = None
+        """The reserve that is unanswered: it may bring jobs yet."""
         self._error: CallError | None = None
         self._came_early = False
         self._asked = 0
@@ -73,11 +74,6 @@ class Poller:
         self._reset_timer = Timer(self._reset)
         self._drop_timer = Timer(self._drop)
         self._only_waiting: trio.CancelScope | None = None
-
-    @property
-    def pending(self) -> bool:
-        """Whether a reserve is unanswered: it may bring jobs yet."""
-        return self._pending is not None
 
     # ---- the loop ----
 
@@ -145,9 +141,9 @@ class Poller:
     async def _settled(self, *, only_pending: bool = False) -> None:
         """Wait for the answer of the pending reserve, or else for a reason to send one."""
         run = self._run
-        if self._pending is None and not only_pending:
+        if self.pending is None and not only_pending:
             await run.signal.wait()
-        while self._pending is not None:
+        while self.pending is not None:
             await run.signal.wait()
             run.leave_if_told()
         run.leave_if_told()
@@ -170,7 +166,7 @@ class Poller:
             max_jobs=wanted,
         )
         try:
-            self._pending = run.channel.start_unary(
+            self.pending = run.channel.start_unary(
                 run.methods.reserve,
                 request,
                 self._answered,
@@ -184,13 +180,15 @@ class Poller:
     def _answered(self, response: records.ReserveResponse | None, error: CallError | None) -> None:
         # In the channel's reader: jobs start here, which saves a turn of the scheduler.
         run = self._run
-        self._pending = None
+        self.pending = None
         self._error = error
         now = trio.current_time()
         if response is not None:
             self._failures = 0
             self._succeeded = True
-            good = sum(run.receive(raw, self._sent, now) for raw in response.jobs)
+            good = 0
+            for raw in response.jobs:
+                good += run.receive(raw, self._sent, now)
             run.slots.answered(self._asked, len(response.jobs))
             if not good:
                 run.counters.reserves_empty += 1
@@ -216,18 +214,18 @@ class Poller:
     def force(self) -> None:
         """Reset the pending reserve, after the half second in which it may be claiming."""
         self.stop_waiting()
-        if self._pending is not None:
+        if self.pending is not None:
             self._run.keeper.wheel.start(self._reset_timer, trio.current_time() + _RESET_AFTER)
 
     def _reset(self) -> None:
-        if self._pending is not None:
-            self._pending.reset()
+        if self.pending is not None:
+            self.pending.reset()
             self._run.keeper.wheel.start(self._drop_timer, trio.current_time() + _CROSSING)
 
     def _drop(self) -> None:
-        if self._pending is not None:
-            self._pending.cancel()
-            self._pending = None
+        if self.pending is not None:
+            self.pending.cancel()
+            self.pending = None
             self._run.reports.reserve_settled()
             self._run.signal.set()
 

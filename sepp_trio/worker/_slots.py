@@ -46,6 +46,7 @@ class Slots:
         self.ahead = ahead
         self.running = 0
         self.reports = 0
+        """Reports on their way; whoever sends one counts it here."""
         self.waiting: deque[RunningJob] = deque()
         self._start = start
         self._room = room
@@ -101,10 +102,6 @@ class Slots:
         if self.waiting:
             self._fill(now)
         self._room()
-
-    def reporting(self) -> None:
-        """A report is on its way."""
-        self.reports += 1
 
     def reported(self) -> None:
         """A report is settled."""

@@ -42,6 +42,7 @@ class RunningJob:
             if self.timeout is not None and self.started_at is not None:
                 lease.set_limit(self.started_at + self.timeout)
             ctx = JobCtx(self.record, lease, self.run.stop.draining)
+            assert lease.scope is not None  # its end was set at receipt
             with lease.scope:
                 await self.entry.call(convert.payload_from_wire(self.record.payload), ctx)
         except BaseException as caught:
