@@ -42,6 +42,7 @@ class Run:
         self.channel = client._channel
         self.keeper = client._keeper
         self.methods = client._methods
+        self.clock = trio.lowlevel.current_clock()
         self.counters = Counters()
         self.beats = Beats()
         self.signal = Signal()

@@ -88,7 +88,7 @@ class Worker:
         self._run: Run | None = None
         self._ended = False
         # What shutdown, which may come from any thread, shares with run.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while it is held
         self._token: trio.lowlevel.TrioToken | None = None
         self._asked: list[float | None] = []
 
@@ -227,13 +227,13 @@ class Worker:
         only shorten the grace. Not a checkpoint. For other threads and signal handlers
         there is :meth:`shutdown_handle`, which does the same.
         """
-        self.shutdown_handle().shutdown(grace)
+        self._shut_down(_checked_grace(grace), soon=False)
 
     def shutdown_handle(self) -> ShutdownHandle:
-        """What can shut the worker down from any thread."""
+        """What can shut the worker down from any thread and from signal handlers."""
         return ShutdownHandle(self)
 
-    def _shut_down(self, grace: float | None) -> None:
+    def _shut_down(self, grace: float | None, *, soon: bool) -> None:
         with self._lock:
             if self._ended:
                 return
@@ -241,7 +241,8 @@ class Worker:
             self._asked.append(grace)
         if token is None:
             return  # run() will see it
-        if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
+        # A signal handler seems to be in the run as well, but must not touch it.
+        if not soon and trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
             self._drain()
         else:
             with contextlib.suppress(trio.RunFinishedError):
@@ -269,22 +270,20 @@ class Worker:
             )
 
     def statistics(self) -> WorkerStatistics:
-        """Where the worker stands, and what it has done so far. Not a checkpoint."""
+        """Where the worker stands, and what it has done so far. Not a checkpoint; usable from
+        any thread."""
         run = self._run
         counters = Counters() if run is None else run.counters
-        now = 0.0 if run is None or not run.overdue else trio.current_time()
+        # Jobs may come and go meanwhile: a thread may ask.
+        since = [] if run is None else [job.lease.cancelled_at for job in list(run.overdue)]
         return WorkerStatistics(
             state=self._state(),
             max_in_flight=self._limit,
             in_flight=0 if run is None else run.slots.running,
             waiting=0 if run is None else len(run.slots.waiting),
             reporting=0 if run is None else run.slots.reports,
-            overdue=0 if run is None else len(run.overdue),
-            oldest_overdue=(
-                max(now - job.lease.cancelled_at for job in run.overdue)
-                if run is not None and run.overdue
-                else 0.0
-            ),
+            overdue=len(since),
+            oldest_overdue=run.clock.current_time() - min(since) if run and since else 0.0,
             extends=0 if run is None else run.beats.sent,
             extends_failed=0 if run is None else run.beats.failed,
             **{name: getattr(counters, name) for name in Counters.__slots__},
@@ -300,8 +299,13 @@ class Worker:
         return "draining" if self._run.stop.draining.is_set() else "running"
 
 
+def _checked_grace(grace: Duration | None) -> float | None:
+    return None if grace is None else seconds(grace, "grace", zero=True)
+
+
 class ShutdownHandle:
-    """Shuts a worker down; usable from any thread, before, during and after its run."""
+    """Shuts a worker down; usable from any thread and in signal handlers, before, during and
+    after its run."""
 
     __slots__ = ("_worker",)
 
@@ -309,10 +313,8 @@ class ShutdownHandle:
         self._worker = worker
 
     def shutdown(self, grace: Duration | None = None) -> None:
-        """See :meth:`Worker.shutdown`."""
-        if grace is not None:
-            grace = seconds(grace, "grace", zero=True)
-        self._worker._shut_down(grace)
+        """See :meth:`Worker.shutdown`; the worker hears of it in its next turn."""
+        self._worker._shut_down(_checked_grace(grace), soon=True)
 
     @property
     def is_shutdown(self) -> bool:
