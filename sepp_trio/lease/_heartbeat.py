@@ -11,7 +11,7 @@ from grpclib.const import Status
 from ..transport import CallError, ChannelClosed
 from ..wire import records
 from ._states import Phase
-from ._wheel import Timer, grain_for
+from ._wheel import Alarm, grain_for
 
 if TYPE_CHECKING:
     from ._held import HeldLease
@@ -24,15 +24,16 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 
-class Heartbeat:
+class Heartbeat(Alarm):
     """Extends a lease again and again, until stopped or until there is nothing to extend."""
 
-    __slots__ = ("_answered", "_failures", "_keeper", "_lease", "_pending", "_sent", "_timer")
+    __slots__ = ("_answered", "_failures", "_keeper", "_lease", "_pending", "_sent", "_stopped")
 
     def __init__(self, keeper: LeaseKeeper, lease: HeldLease) -> None:
+        self._bucket = None
         self._keeper = keeper
         self._lease = lease
-        self._timer: Timer | None = Timer(self.beat)
+        self._stopped = False
         self._pending = False
         self._sent = 0.0
         self._failures = 0
@@ -40,9 +41,8 @@ class Heartbeat:
 
     def stop(self) -> None:
         """No beat from now on; one that is on its way is still taken in."""
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        self._stopped = True
+        super().stop()
 
     async def wait_answered(self) -> None:
         """Wait until no beat is on its way."""
@@ -60,10 +60,10 @@ class Heartbeat:
         self._start_timer(now + max(interval * spread, 0.005), interval)
 
     def _start_timer(self, due: float, interval: float) -> None:
-        if self._timer is not None:
-            self._keeper.wheel.start(self._timer, due, grain_for(interval))
+        if not self._stopped:
+            self._keeper.wheel.start(self, due, grain_for(interval))
 
-    def beat(self) -> None:
+    def ring(self) -> None:
         """Send an extend, unless the lease needs none."""
         lease = self._lease
         now = trio.current_time()

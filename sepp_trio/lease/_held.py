@@ -276,7 +276,7 @@ class HeldLease:
     def end_beats(self) -> None:
         """Beat once more and then never again, if there is a heartbeat."""
         if self.heartbeat is not None:
-            self.heartbeat.beat()
+            self.heartbeat.ring()
             self.heartbeat.stop()
 
     @property

@@ -32,14 +32,17 @@ def grain_for(interval: float) -> float:
     return grain
 
 
-class Timer:
-    """Calls ``ring`` when its time has come; it is one entry of a wheel, or of none."""
+class Alarm:
+    """What rings when its time has come; it is one entry of a wheel, or of none."""
 
-    __slots__ = ("_bucket", "ring")
+    __slots__ = ("_bucket",)
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self.ring = ring
-        self._bucket: dict[Timer, None] | None = None
+    def __init__(self) -> None:
+        self._bucket: dict[Alarm, None] | None = None
+
+    def ring(self) -> None:
+        """The time has come."""
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Leave the wheel; harmless when not in it."""
@@ -48,18 +51,32 @@ class Timer:
             self._bucket = None
 
 
+class Timer(Alarm):
+    """An alarm that calls a function."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__()
+        self._call = call
+
+    def ring(self) -> None:
+        self._call()
+
+
 class TimerWheel:
     """The timers of one run of Trio, on its clock; ``run`` must be running for them to ring."""
 
     def __init__(self) -> None:
-        self._buckets: dict[float, dict[Timer, None]] = {}
+        self._buckets: dict[float, dict[Alarm, None]] = {}
         self._times: list[float] = []  # heap of the buckets' times
         self._wakes_at = float("-inf")
         self._parked = trio.lowlevel.ParkingLot()
 
-    def start(self, timer: Timer, due: float, grain: float = _FINEST) -> None:
+    def start(self, timer: Alarm, due: float, grain: float = _FINEST) -> None:
         """Let ``timer`` ring at ``due`` or up to ``grain`` seconds later, and not as before."""
-        timer.stop()
+        if timer._bucket is not None:
+            timer._bucket.pop(timer, None)
         time = ceil(due / grain) * grain
         bucket = self._buckets.get(time)
         if bucket is None:

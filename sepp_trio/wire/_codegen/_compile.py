@@ -186,8 +186,6 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     yield f"def read_{table.name}(data):"
     # Slices of anything but bytes would end up in the record.
     yield "    if data.__class__ is not bytes: data = bytes(data)"
-    if not table.fields and table.record is not None:
-        yield f"    if not data: return {table.name}()"
     yield f"    return decode_{table.name}(data, 0, len(data), None)"
     yield ""
 

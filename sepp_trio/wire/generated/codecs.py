@@ -2087,7 +2087,6 @@ def decode_GetServerInfoRequest(data, pos, end, into):
 
 def read_GetServerInfoRequest(data):
     if data.__class__ is not bytes: data = bytes(data)
-    if not data: return GetServerInfoRequest()
     return decode_GetServerInfoRequest(data, 0, len(data), None)
 
 def encode_GetServerInfoResponse(record):
