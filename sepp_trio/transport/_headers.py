@@ -8,12 +8,18 @@ block is remembered, and a peer that uses the default table is only slower.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 import hpack
 
 from ._frames import Code, ConnectionFault
+
+# At DEBUG hpack logs each header with its value, API keys among them. Who turns DEBUG on for
+# everything does not want those; who wants them may set the level of this logger.
+if logging.getLogger("hpack").level == logging.NOTSET:
+    logging.getLogger("hpack").setLevel(logging.INFO)
 
 T = TypeVar("T")
 
