@@ -144,13 +144,14 @@ class Worker:
         timeout: Duration | None = None,
         max_in_flight: int | None = None,
     ) -> None:
-        """:meth:`handle`, whether the type has a handler or not. Jobs that run are left alone."""
+        """:meth:`handle`, whether the type has a handler or not. Jobs that are here already,
+        running or waiting, keep the one that they have."""
         self._registry.add(
             job_type, handler, timeout=timeout, max_in_flight=max_in_flight, replace=True
         )
 
     def remove_handler(self, job_type: str) -> bool:
-        """Forget a type's handler; whether there was one. Jobs that run are left alone."""
+        """Forget a type's handler; whether there was one. Jobs that are here already keep it."""
         return self._registry.remove(job_type)
 
     def catch_all(
