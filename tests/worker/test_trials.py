@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -232,8 +233,10 @@ async def test_50_a_handler_that_does_not_react_keeps_no_lease(
 def test_50_a_thread_that_does_not_react_is_waited_for() -> None:
     """On real time: a thread sees no other."""
     done: list[bool] = []
+    began = threading.Event()
 
     def blocks(payload: Payload | None, ctx: JobCtx) -> None:
+        began.set()
         time.sleep(0.1)
         done.append(True)
 
@@ -244,7 +247,7 @@ def test_50_a_thread_that_does_not_react_is_waited_for() -> None:
             worker.handle("t", blocks)
             async with trio.open_nursery() as nursery:
                 await nursery.start(worker.run)
-                await until(lambda: worker.statistics().in_flight, 5)
+                await until(began.is_set, 5)
                 worker.shutdown(0)
             assert done == [True]
             # It ended well, but after its cancel: it is given back, not acked.
