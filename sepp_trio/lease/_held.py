@@ -71,6 +71,7 @@ class HeldLease:
         "cancel_reason",
         "cancelled_at",
         "count",
+        "due",
         "end",
         "expires_at",
         "heartbeat",
@@ -122,6 +123,8 @@ class HeldLease:
         # The lease may have been made as short as this by an extend whose answer is not there.
         self._at_most = inf
         self.end = self.limit = self.cancelled_at = inf
+        self.due = inf
+        """Until then neither the lease nor the limit is over: the scope's deadline."""
         # One statement, because there is one of these for each job.
         self.expires_at = self.cancel_reason = self.lost = self.settled = self.heartbeat = None
         self.scope = self._answer = self._turn = self._joined = None
@@ -130,6 +133,8 @@ class HeldLease:
 
     def check(self, now: float) -> str | None:
         """Why the holder is to stop, if it is. Sees deadlines that the run loop has not yet."""
+        if now < self.due:
+            return self.cancel_reason
         end = self.end - self._margin if self.phase is _HELD else inf
         if now >= self.limit:
             self._cancelled(TIMED_OUT if self.limit <= end else LEASE_LOST, min(self.limit, end))
@@ -256,7 +261,7 @@ class HeldLease:
         return min(end, self.limit)
 
     def _set_deadline(self) -> None:
-        deadline = self._deadline()
+        deadline = self.due = self._deadline()
         if self.scope is None:
             # Made late, because to set a scope's deadline costs more than to make one with it.
             self.scope = trio.CancelScope(deadline=deadline, shield=self._shield)

@@ -231,7 +231,10 @@ class Run:
         now = trio.current_time()
         self.keeper.wheel.start(self._look_timer, now + _LOOK_EVERY)
         for job in self.jobs:
-            if job.started_at is None or job.lease.check(now) is None:
+            lease = job.lease
+            if lease.due > now and lease.cancel_reason is None:
+                continue  # looked at without a call: there may be tens of thousands
+            if job.started_at is None or lease.check(now) is None:
                 continue
             age = now - job.lease.cancelled_at
             if age >= self.overdue.get(job, _LOOK_EVERY):
