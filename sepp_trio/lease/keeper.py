@@ -80,6 +80,7 @@ class LeaseKeeper:
         self._opened_then = 0
         self._logged_at = float("-inf")
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Send the beats, until cancelled; as long as it does not run, nothing is sent.
 

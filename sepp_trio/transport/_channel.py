@@ -74,6 +74,7 @@ class Channel:
         self._blocks = TimeoutBlocks()
         self._stub_methods: dict[tuple[str, Any, Any], Method[Any, Any]] = {}
 
+    @trio.lowlevel.enable_ki_protection
     async def unary(
         self,
         method: Method[Req, Resp],
@@ -110,6 +111,7 @@ class Channel:
         finally:
             del error  # no cycle through the traceback
 
+    @trio.lowlevel.enable_ki_protection
     def start_unary(
         self,
         method: Method[Req, Resp],

@@ -220,12 +220,14 @@ class Dispatcher:
         self._ready.set()
         nursery.start_soon(self._run_link, link)
 
+    @trio.lowlevel.enable_ki_protection
     async def _run_link(self, link: Link) -> None:
         try:
             await link.run()
         finally:
             self.links.discard(link)
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, nursery: trio.Nursery) -> None:
         """Connect whenever calls wait and there is no connection, until cancelled."""
         while True:

@@ -107,6 +107,7 @@ class Link:
         if not core.accepting:
             raise DialError("the server is going away")
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Serve the connection until it ends.  Closes the stream, whatever happens."""
         try:
@@ -148,6 +149,7 @@ class Link:
         self.parked = None
         return trio.lowlevel.Abort.SUCCEEDED
 
+    @trio.lowlevel.enable_ki_protection
     async def _write(self) -> None:
         core, owner, send_all = self.core, self._owner, self._stream.send_all
         while True:
@@ -171,6 +173,7 @@ class Link:
                 self.parked = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
 
+    @trio.lowlevel.enable_ki_protection
     async def _read(self) -> None:
         core, owner, receive_some = self.core, self._owner, self._stream.receive_some
         while True:
@@ -217,6 +220,7 @@ class Link:
 
     # Keep-alive -------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """Ask for a sign of life after silence, and end the connection without one."""
         while True:

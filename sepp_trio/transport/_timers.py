@@ -51,6 +51,7 @@ class Timers:
             if self._scope is not None:
                 self._scope.deadline = deadline
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Serve until cancelled."""
         heap = self._heap

@@ -208,6 +208,7 @@ class Run:
         self._context.run(self._start_soon, job.handle)
         return True
 
+    @trio.lowlevel.enable_ki_protection
     def ended(self, job: RunningJob, error: BaseException | None) -> None:
         """The job's handler has ended."""
         now = trio.current_time()

@@ -183,6 +183,9 @@ class Worker:
         if self._run is not None:
             self._run.slots.set_limit(value)
 
+    # Ctrl-C in a program without run_until_signal interrupts handlers, and what else the program
+    # does, but neither the worker's nor the channel's books: it comes at a wait of theirs instead.
+    @trio.lowlevel.enable_ki_protection
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until :meth:`shutdown`, then until the jobs in flight are done and reported.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import signal
+
 import pytest
 import trio
 
@@ -35,3 +38,21 @@ async def test_a_signal_under_load_drains_and_leaves_nothing_leased(
         assert len(left) == jobs - len(ended)
         assert set(left.values()) <= {1}
         assert left, "the queue was to be full until the end"
+
+
+@pytest.mark.parametrize("kind", BOTH)
+async def test_ctrl_c_without_any_handling_leaves_nothing_leased(kind: str) -> None:
+    """A KeyboardInterrupt at any moment ends the program, but not in the middle of the books."""
+    jobs = 300
+    with running_server(kind) as server:
+        for _ in range(4):
+            ids = set(await enqueue(server.address, jobs))
+            options = {"in_flight": 64, "lease": 300, "seconds": 0.005, "bare": 1}
+            async with worker_process(server.address, **options) as worker:
+                await worker.wait_said("start", 1)
+                await trio.sleep(random.uniform(0.0, 0.05))
+                worker.process.send_signal(signal.SIGINT)
+                with trio.fail_after(10):
+                    assert await worker.process.wait() == -signal.SIGINT
+            ended = {said.job_id for said in worker.of("end")}
+            assert ended | (await take_ready(server.address)).keys() == ids

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
+import pytest
 import trio
 
 from sepp_trio import JobCtx, Payload, SeppClient, WorkerStatistics
-from tests.worker.helpers import Sepp, at_once, until, worker_on
+from sepp_trio.wire import records
+from sepp_trio.worker._reports import Reports
+from tests.worker.helpers import Sepp, at_once, running, until, worker_on
 
 
 async def test_a_signal_handler_does_not_touch_the_run_that_it_interrupts(
@@ -53,3 +57,36 @@ async def test_a_thread_may_look_at_a_worker_with_overdue_handlers(
     [statistics] = seen
     assert statistics.overdue == 1
     assert 4.5 < statistics.oldest_overdue < 5.5
+
+
+async def test_ctrl_c_interrupts_handlers_and_not_the_books(
+    sepp: Sepp, client: SeppClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protected: dict[str, bool] = {}
+
+    def look(where: str) -> None:
+        protected[where] = trio.lowlevel.currently_ki_protected()
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        look("handler")
+
+    report = Reports.report
+
+    def spy(*args: Any) -> None:
+        look("report")
+        report(*args)
+
+    monkeypatch.setattr(Reports, "report", spy)
+    worker = worker_on(client)
+    worker.handle("t", handler)
+    async with running(worker):
+        sepp.put("t")
+        await until(lambda: worker.statistics().acked)
+        client._channel.start_unary(
+            client._methods.get_server_info,
+            records.GetServerInfoRequest(),
+            lambda response, error: look("answer"),
+            timeout=1,
+        )
+        await until(lambda: "answer" in protected)
+    assert protected == {"handler": False, "report": True, "answer": True}
