@@ -63,8 +63,8 @@ class Books:
     stored: set[str] = field(default_factory=set)
     due: dict[str, datetime] = field(default_factory=dict)
     """When the scheduled ones may come, at the earliest."""
-    leased: dict[str, tuple[Job, float, float]] = field(default_factory=dict)
-    """The latest delivery of each job, how long its lease is, and when it was given."""
+    leased: dict[str, tuple[Job, float]] = field(default_factory=dict)
+    """The latest delivery of each job, and how long its lease was to be."""
     acking: set[str] = field(default_factory=set)
     acked: set[str] = field(default_factory=set)
     expired: int = 0
@@ -137,11 +137,11 @@ def receive(job: Job, books: Books, lease: float) -> None:
         assert now >= books.due[job.id].timestamp() - 0.05, "a job came before its time"
         books.promoted += 1
     if job.id in books.leased:
-        old, length, since = books.leased[job.id]
-        assert now >= since + length - 0.05, "a job came while it was leased"
+        old, _ = books.leased[job.id]
+        assert now >= old.lease_expires_at.timestamp() - 0.05, "a job came while it was leased"
         assert job.attempt > old.attempt
         books.expired += 1
-    books.leased[job.id] = (job, lease, now)
+    books.leased[job.id] = (job, lease)
 
 
 async def acknowledge(client: SeppClient, job: Job, books: Books) -> None:
@@ -154,7 +154,7 @@ async def resume(client: SeppClient, books: Books) -> None:
     """Ask again what got no answer, and acknowledge some of what was leased before the kill."""
     for key in books.again:
         await store(client, books, key, books.unanswered[key], again=True)
-    old = [job for job, lease, _ in books.leased.values() if lease == LONG]
+    old = [job for job, lease in books.leased.values() if lease == LONG]
     left = [job for job in old if job.id not in books.acking]
     for job in random.sample(left, min(20, len(left))):
         await acknowledge(client, job, books)
@@ -225,7 +225,7 @@ def check_leases(connection: sqlite3.Connection, books: Books) -> None:
         str(uuid.UUID(bytes=row[0])): row[1]
         for row in connection.execute("SELECT id, due FROM scheduled")
     }
-    for job_id, (job, lease, _) in books.leased.items():
+    for job_id, (job, lease) in books.leased.items():
         # The server may have given it to somebody else, who never heard of it.
         if lease == LONG and job_id not in books.acking:
             assert leases[job_id] == job.attempt, "a lease is lost"
@@ -241,7 +241,7 @@ async def finish(path: Path, books: Books) -> None:
         async with open_client(f"unix:{path}.sock") as client:
             for key, request in list(books.unanswered.items()):
                 await store(client, books, key, request, again=True)
-            for job, lease, _ in list(books.leased.values()):
+            for job, lease in list(books.leased.values()):
                 if lease == LONG and job.id not in books.acking:
                     await acknowledge(client, job, books)
             # Longer than the short leases and the schedules.
