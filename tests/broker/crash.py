@@ -93,7 +93,7 @@ async def produce(client: SeppClient, books: Books) -> None:
     while True:
         key, at = str(uuid.uuid4()), None
         if random.random() < 0.2:
-            at = datetime.now(UTC) + timedelta(seconds=random.uniform(0.1, 3))
+            at = datetime.now(UTC) + timedelta(seconds=random.uniform(0.1, 2))
         request = EnqueueRequest(
             "q",
             "t",
@@ -246,7 +246,7 @@ async def finish(path: Path, books: Books) -> None:
                     await acknowledge(client, job, books)
             # Longer than the short leases and the schedules.
             while jobs := await client.reserve(
-                ReserveOptions(["q"], LONG, wait_timeout=4, max_jobs=250)
+                ReserveOptions(["q"], LONG, wait_timeout=2.5, max_jobs=250)
             ):
                 async with trio.open_nursery() as nursery:
                     for job in jobs:

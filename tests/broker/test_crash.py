@@ -8,7 +8,7 @@ import pytest
 
 from . import crash
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 @pytest.mark.slow
