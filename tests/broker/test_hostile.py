@@ -309,7 +309,7 @@ async def test_a_flood_of_large_requests_is_read_as_fast_as_it_is_stored(tmp_pat
         async with open_client(victim.address) as client, trio.open_nursery() as nursery:
             for _ in range(20 if SCALE == 1 else 60):
                 nursery.start_soon(send)
-        # 160 MiB and more were sent. 64 MiB may be incomplete; of 64 MiB at work there is what came, what it
-        # was taken apart into and what is stored of it; 64 MiB are SQLite's.
+        # 160 MiB and more were sent. 64 MiB may be incomplete; of 64 MiB at work there is what
+        # came, what it was taken apart into and what is stored; 64 MiB are SQLite's.
         print(f"at most {max(grown)} MiB")
         assert max(grown) < 5 * 64 + 64
