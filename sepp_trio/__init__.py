@@ -26,7 +26,6 @@ from .errors import JobNotFoundError as JobNotFoundError
 from .errors import JobRejectedError as JobRejectedError
 from .errors import LeaseError as LeaseError
 from .errors import LeaseLostError as LeaseLostError
-from .errors import MalformedJobError as MalformedJobError
 from .errors import MalformedResponseError as MalformedResponseError
 from .errors import MalformedServerInfoError as MalformedServerInfoError
 from .errors import OverloadedError as OverloadedError

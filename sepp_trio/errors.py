@@ -97,18 +97,6 @@ class BatchResultCountMismatchError(MalformedResponseError):
         return f"{self.expected} jobs were sent but {self.got} results came back"
 
 
-class MalformedJobError(MalformedResponseError):
-    """A job, or a part of it, cannot be read; ``job_id`` where that much is known."""
-
-    def __init__(self, job_id: str | None, reason: str) -> None:
-        super().__init__(job_id, reason)
-        self.job_id = job_id
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"job {self.job_id or '(unknown id)'} cannot be read: {self.reason}"
-
-
 class MalformedServerInfoError(MalformedResponseError):
     """The server's description of itself cannot be read."""
 

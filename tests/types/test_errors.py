@@ -44,7 +44,6 @@ ERRORS: list[errors.SeppError] = [
     errors.EmptyBatchError(),
     errors.MalformedResponseError("missing outcome"),
     errors.BatchResultCountMismatchError(2, 1),
-    errors.MalformedJobError("some-id", "no job_type"),
     errors.MalformedServerInfoError("no server_version"),
     errors.JobNotFoundError("job not found"),
     errors.AttemptMismatchError("attempt mismatch"),
@@ -95,8 +94,6 @@ def test_errors_carry_what_they_are_about() -> None:
     assert str(status) == "unexpected status NOT_FOUND: (no message)"
     mismatch = errors.BatchResultCountMismatchError(2, 1)
     assert (mismatch.expected, mismatch.got) == (2, 1)
-    job = errors.MalformedJobError(None, "no id")
-    assert (job.job_id, job.reason) == (None, "no id")
     rejection = domain.QueueFull("q", 10)
     assert errors.JobRejectedError(rejection).rejection is rejection
     problems = [JobValidationError(0, rejection), JobValidationError(2, rejection)]
@@ -111,7 +108,7 @@ def test_errors_carry_what_they_are_about() -> None:
 def test_a_failure_of_the_call_is_a_client_error() -> None:
     outside = (errors.LeaseError, errors.ReserveError, errors.JobRejectedError)
     assert not any(issubclass(kind, errors.ClientError) for kind in outside)
-    assert issubclass(errors.MalformedJobError, errors.ClientError)
+    assert issubclass(errors.MalformedServerInfoError, errors.ClientError)
     assert issubclass(errors.ClientError, errors.SeppError)
     assert {kind.__name__ for kind in errors.LeaseError.__subclasses__()} == {
         "JobNotFoundError",
