@@ -104,15 +104,15 @@ class Handlers:
             try:
                 await _behave(kind, dice, run, ctx, client, lease, self._truth)
                 run.outcome = run.outcome or "returned"
-            except trio.Cancelled:
-                _saw_cancel(run, ctx)
-                run.outcome = "cancelled"
-                raise
             except BaseException as error:
-                permanent = isinstance(error, HandlerError) and (
-                    error.directive.kind == "dead_letter"
-                )
-                run.outcome = "permanent" if permanent or kind == "group" else "failed"
+                # A nursery may hand on the Cancelled of several tasks as a group.
+                group = BaseExceptionGroup("", [error])
+                if group.split(trio.Cancelled)[1] is None:
+                    _saw_cancel(run, ctx)
+                    run.outcome = "cancelled"
+                else:
+                    verdicts = group.subgroup(_is_permanent)
+                    run.outcome = "failed" if verdicts is None else "permanent"
                 raise
             finally:
                 run.ended = trio.current_time()
@@ -121,6 +121,10 @@ class Handlers:
                 )
 
         return handler
+
+
+def _is_permanent(error: BaseException) -> bool:
+    return isinstance(error, HandlerError) and error.directive.kind == "dead_letter"
 
 
 def _saw_cancel(run: HandlerRun, ctx: Ctx) -> None:
