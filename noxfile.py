@@ -69,11 +69,15 @@ def proto(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """One set of expectations against the embedded server and the real one.
 
-    The real server is `SEPP_BIN`, or `sepp` on PATH, or what `.ci/run` built.
+    And the tests of other rooms that need the real one. It is `SEPP_BIN`, or `sepp` on PATH, or
+    what `.ci/run` built.
     """
     session.install("-e", ".[demo]", "--group", "test")
     env = real_server(session)
     run(session, 10, "python", "-m", "pytest", "tests/conformance", *session.posargs, **env)
+    if env:
+        others = ("-m", "real_server", "--ignore=tests/conformance", "tests")
+        run(session, 10, "python", "-m", "pytest", *others, **env)
 
 
 @nox.session(python=FLOOR)
