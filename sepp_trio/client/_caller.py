@@ -39,9 +39,15 @@ class Caller:
         self._closed = False
 
     async def _call(
-        self, method: Method[Req, Resp], request: Req, may_repeat: Callable[[CallError], bool]
+        self,
+        method: Method[Req, Resp],
+        request: Req,
+        may_repeat: Callable[[CallError], bool],
+        read: Callable[[CallError], ClientError | LeaseError | ReserveError] = client_error,
+        *,
+        urgent: bool = False,
     ) -> Resp:
-        """A call about no lease."""
+        """A call by the client's policy; ``read`` makes the error of a failed one."""
         self._check_open()
         try:
             return await call(
@@ -51,25 +57,14 @@ class Caller:
                 policy=self._retry_policy,
                 may_repeat=may_repeat,
                 timeout=self._rpc_timeout,
+                urgent=urgent,
             )
         except CallError as error:
-            raise self._failure(error) from error
+            raise self._failure(error, read) from error
 
     async def _lease_call(self, method: Method[Req, Resp], request: Req) -> Resp:
         """An ack, nack or extend: it goes before other calls, and may arrive twice."""
-        self._check_open()
-        try:
-            return await call(
-                self._channel,
-                method,
-                request,
-                policy=self._retry_policy,
-                may_repeat=repeat_idempotent,
-                timeout=self._rpc_timeout,
-                urgent=True,
-            )
-        except CallError as error:
-            raise self._failure(error, lease_error) from error
+        return await self._call(method, request, repeat_idempotent, lease_error, urgent=True)
 
     def _held(self, job: LeasedJob) -> Lease | None:
         """The lease, if the job is held: its heartbeat must know what is done with the job."""
