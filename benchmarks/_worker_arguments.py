@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 
-from ._measure import cpu_seconds, percentile, report, resident_mib
+from ._measure import cpu_seconds, percentile, report, resident_mib, waited_ms
 
 
 def arguments(description: str) -> argparse.Namespace:
-    """Parse what ``compare.py`` hands to a worker program."""
+    """Parse what a worker program is told."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--address", required=True)
     parser.add_argument("--queue", default="bench")
@@ -23,30 +23,48 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 class Costs:
-    """CPU of the whole run, wall time up to the end of the last handler, each job's wait."""
+    """CPU of the whole run, wall time up to the last ack, each job's wait.
+
+    Made right before ``run()`` begins; ``report`` comes right after its return.
+    """
 
     def __init__(self) -> None:
-        self._began, self._cpu = time.perf_counter(), cpu_seconds()
-        self._ended = self._began
         self.waited: list[float] = []
+        self._idle = resident_mib()
+        self._first_at = 0
+        self._handled = self._acked = 0.0
+        self._began, self._cpu = time.perf_counter(), cpu_seconds()
+
+    def started(self, payload: bytes) -> int:
+        """Call it first in each handler: how many there were so far."""
+        if not self.waited:
+            self._first_at = time.monotonic_ns()
+        self.waited.append(waited_ms(payload))
+        return len(self.waited)
 
     def handler_ended(self) -> None:
-        """Call it at the end of each handler."""
-        # A worker that is told to stop may wait for an empty reserve yet: that is no throughput.
-        self._ended = time.perf_counter()
+        """Call it last in each handler."""
+        self._handled = time.perf_counter()
+
+    def acked(self) -> None:
+        """The last ack was answered; the run's own end if nobody says so."""
+        self._acked = time.perf_counter()
 
     def report(self, peer: str, args: argparse.Namespace) -> None:
         """Print the JSON line, once the worker has returned."""
-        cpu, wall, jobs = cpu_seconds() - self._cpu, self._ended - self._began, len(self.waited)
+        cpu, jobs = cpu_seconds() - self._cpu, len(self.waited)
+        if not self._acked:
+            self.acked()
+        busy = args.sleep * jobs / (args.in_flight * (self._handled - self._began))
         report(
             peer=peer,
             jobs=jobs,
-            in_flight=args.in_flight,
-            auto_extend=args.auto_extend,
             cpu_us_per_job=cpu * 1e6 / jobs,
-            jobs_per_s=jobs / wall,
-            busy_share=args.sleep * jobs / (args.in_flight * wall),
-            wait_p50_ms=percentile(self.waited, 0.50),
-            wait_p99_ms=percentile(self.waited, 0.99),
+            jobs_per_s=jobs / (self._acked - self._began),
+            busy_share=busy,
+            latency_p50_ms=percentile(self.waited, 0.50),
+            latency_p99_ms=percentile(self.waited, 0.99),
             peak_rss_mib=resident_mib(peak=True),
+            idle_rss_mib=self._idle,
+            first_job_ns=self._first_at,
         )

@@ -1,70 +1,44 @@
-"""Our worker beside sepp-py's on the same server and the same jobs, as a ratio.
+"""Any workload of your own: the worker programs beside one another, in turns.
 
-Each run gets a fresh server, the same jobs and a process of its own; the peers take
-turns inside every round, so that a slow minute of a shared machine hits both. Quote
-medians and ratios, never single runs.
+    python -m benchmarks.compare --in-flight 16 256 --auto-extend on --sleep 0.01 --rounds 3
+
+Each run gets a fresh server, the same jobs and a process of its own; the programs take turns
+inside every round, so that a slow minute of a shared machine hits all of them. Quote medians and
+ratios, never single runs. The first program is the one that ratios refer to.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 
-from ._measure import spread
-from ._server import real_binary, running_server
+from ._figures import Figures, Scale, table
+from ._programs import workers
+from ._server import real_binary
+from ._worker_runs import Workload, run_worker
 
-ROOT = Path(__file__).resolve().parent.parent
-PEERS = {"sepp-py": "benchmarks.worker_sepp_py", "sepp-trio": "benchmarks.worker_sepp_trio"}
 COLUMNS = {
     "CPU µs a job": "cpu_us_per_job",
     "jobs a second": "jobs_per_s",
     "peak RSS MiB": "peak_rss_mib",
-    "server CPU µs a job": "server_cpu_us_per_job",
 }
-Result = dict[str, float]
 
 
-def run_once(peer: str, in_flight: int, auto_extend: bool, args: argparse.Namespace) -> Result:
-    """One worker process on one fresh server, over a full or a trickling queue."""
-    shape = ["--payload", str(args.payload), "--rate", str(args.rate)]
-    load = ["--jobs", str(args.jobs)]
-    with running_server(args.server) as server:
-        producer = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.fill", "--address", server.address, *load, *shape],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            if not args.rate and producer.wait(args.limit):
-                raise SystemExit("the queue could not be filled")
-            before = server.cpu_seconds()
-            done = subprocess.run(
-                [sys.executable, "-m", PEERS[peer], "--address", server.address, *load]
-                + ["--in-flight", str(in_flight), "--sleep", str(args.sleep)]
-                + ["--timeout", str(args.limit)]
-                + ["--auto-extend"] * auto_extend,
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=args.limit + 10,
-            )
-            if done.returncode:
-                raise SystemExit(f"{peer} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-            result: Result = json.loads(done.stdout.splitlines()[-1])
-            result["server_cpu_us_per_job"] = (server.cpu_seconds() - before) * 1e6 / args.jobs
-            return result
-        finally:
-            producer.kill()
-            producer.wait()
+def take_turns(works: Sequence[Workload], peers: Sequence[str], scale: Scale) -> Figures:
+    """Run every program over every workload, round after round."""
+    figures, commands = Figures(scale), workers()
+    for _ in range(scale.rounds):
+        for work, peer in itertools.product(works, peers):
+            if peer in commands:
+                figures.add(work, peer, run_worker(commands[peer], work, scale.server))
+    return figures
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    known = list(workers())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--server", choices=["real", "embedded", "memory"], help="default: real if found"
     )
@@ -77,41 +51,26 @@ def main() -> None:
         "--rate", type=float, default=0.0, help="jobs a second trickle in; 0: all at once"
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one run")
-    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", choices=known, default=known[:2])
     args = parser.parse_args()
-    args.server = args.server or ("real" if real_binary() else "embedded")
-
+    server = args.server or ("real" if real_binary() else "embedded")
     extends = {"off": [False], "on": [True], "both": [False, True]}[args.auto_extend]
-    cases = list(itertools.product(args.in_flight, extends))
-    runs: dict[tuple[int, bool, str], list[Result]] = {}
-    for _ in range(args.rounds):
-        for (in_flight, extend), peer in itertools.product(cases, args.peers):
-            result = run_once(peer, in_flight, extend, args)
-            runs.setdefault((in_flight, extend, peer), []).append(result)
-            print(
-                f"{peer}, {in_flight} in flight, auto-extend {'on' if extend else 'off'}: "
-                f"{result['cpu_us_per_job']:.0f} µs",
-                file=sys.stderr,
-            )
+    works = [
+        Workload(args.jobs, in_flight, extend, args.payload, args.sleep, args.rate)
+        for in_flight, extend in itertools.product(args.in_flight, extends)
+    ]
+    figures = take_turns(works, args.peers, Scale(args.rounds, server=server))
 
     columns = dict(COLUMNS)
     if args.rate:  # on a queue that was full before, a wait tells only the job's place
-        columns |= {"wait p50 ms": "wait_p50_ms", "wait p99 ms": "wait_p99_ms"}
-    if args.sleep:
-        columns["busy share"] = "busy_share"
-    print(f"{args.server} server, {args.jobs} jobs of {args.payload} bytes, {args.rounds} rounds")
-    print()
-    print("| in flight | auto-extend | worker | ratio | " + " | ".join(columns) + " |")
-    print("|" + "---|" * (4 + len(columns)))
-    for (in_flight, extend), peer in itertools.product(cases, args.peers):
-        mine, first = runs[in_flight, extend, peer], runs[in_flight, extend, args.peers[0]]
-        ratio = statistics.median(
-            a["cpu_us_per_job"] / b["cpu_us_per_job"] for a, b in zip(mine, first, strict=True)
-        )
-        cells = [str(in_flight), "on" if extend else "off", peer, f"{ratio:.2f}"]
-        cells += [spread([run[name] for run in mine]) for name in columns.values()]
-        print("| " + " | ".join(cells) + " |")
+        columns |= {"wait p50 ms": "latency_p50_ms", "wait p99 ms": "latency_p99_ms"}
+    rows = []
+    for work, peer in itertools.product(works, args.peers):
+        ratio = statistics.median(figures.ratios(work, "cpu_us_per_job", peer, args.peers[0]))
+        rows.append([str(work), peer, f"{ratio:.2f}"])
+        rows[-1] += [figures.cell(work, peer, name) for name in columns.values()]
+    print(f"{server} server, {args.jobs} jobs of {args.payload} bytes, {args.rounds} rounds\n")
+    print(table(["workload", "worker", "ratio", *columns], rows))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from sepp_trio import EnqueueAck, EnqueueRequest, Payload
 from ._measure import report, stamped_payload
 
 
-async def fill(address: str, queue: str, jobs: int, *, payload: int, rate: float) -> float:
+async def fill(
+    address: str, queue: str, jobs: int, *, payload: int, rate: float, after: float = 0.0
+) -> float:
     """Enqueue ``jobs`` jobs; with ``rate`` that many a second. Gives the seconds it took."""
 
     def job() -> EnqueueRequest:
@@ -24,8 +26,9 @@ async def fill(address: str, queue: str, jobs: int, *, payload: int, rate: float
         for _ in range(jobs):
             yield job()
 
-    began = time.perf_counter()
     async with sepp_trio.open_client(address) as client:
+        await trio.sleep(after)
+        began = time.perf_counter()
         if rate:
             for number in range(jobs):
                 await trio.sleep(max(0.0, began + number / rate - time.perf_counter()))
@@ -35,7 +38,7 @@ async def fill(address: str, queue: str, jobs: int, *, payload: int, rate: float
             async for result in client.enqueue_many(requests(), batch_size=batch):
                 if not isinstance(result, EnqueueAck):
                     raise SystemExit(f"refused: {result}")
-    return time.perf_counter() - began
+        return time.perf_counter() - began
 
 
 def main() -> None:
@@ -45,10 +48,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--payload", type=int, default=200, help="bytes")
     parser.add_argument("--rate", type=float, default=0.0, help="jobs a second; 0: at once")
+    parser.add_argument("--after", type=float, default=0.0, help="seconds to wait before")
     args = parser.parse_args()
-    seconds = trio.run(
-        lambda: fill(args.address, args.queue, args.jobs, payload=args.payload, rate=args.rate)
-    )
+    shape = {"payload": args.payload, "rate": args.rate, "after": args.after}
+    seconds = trio.run(lambda: fill(args.address, args.queue, args.jobs, **shape))
     report(jobs=args.jobs, wall_s=seconds)
 
 

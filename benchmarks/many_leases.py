@@ -1,111 +1,66 @@
-"""What it costs one worker of ours to hold many jobs: handlers only wait, leases are extended.
-
-Prints a JSON line for each number of jobs: the share of a core while all are held, resident
-memory a job, the longest time that the run loop was held up, leases that were lost and jobs
-that ran twice.
-"""
+"""What it costs one worker to hold 10,000 jobs whose leases it extends, and whether it can."""
 
 from __future__ import annotations
 
-import argparse
-import collections
-import subprocess
-import sys
-import time
-
 import trio
 
-import sepp_trio
-from sepp_trio import JobCtx, Payload, Worker
+from ._figures import Figures, Scale, Section
+from ._program import program
+from ._programs import module, run
+from ._server import running_server
+from .fill import fill
 
-from ._measure import cpu_seconds, report, resident_mib
-from ._server import real_binary, running_server
-
-_STEP = 0.005
-"""Seconds between two looks at how late the run loop is."""
-
-
-async def hold(address: str, jobs: int, lease: float, seconds: float, limit: float) -> None:
-    """Hold ``jobs`` jobs for ``seconds``, then let all of them end."""
-    release, full = trio.Event(), trio.Event()
-    runs: collections.Counter[str] = collections.Counter()
-    lost, latest = 0, 0.0
-
-    async def handle(payload: Payload | None, ctx: JobCtx) -> None:
-        nonlocal lost
-        runs[ctx.id] += 1
-        if len(runs) == jobs:
-            full.set()
-        try:
-            await release.wait()
-        finally:
-            lost += ctx.cancel_reason is not None
-
-    async def look() -> None:
-        nonlocal latest
-        while True:
-            due = time.perf_counter() + _STEP
-            await trio.sleep(_STEP)
-            latest = max(latest, time.perf_counter() - due)
-
-    async with sepp_trio.open_client(address) as client, trio.open_nursery() as nursery:
-        worker = Worker(client, ["bench"], lease, max_in_flight=jobs, auto_extend=True)
-        worker.handle("bench", handle)
-        idle = resident_mib()
-        nursery.start_soon(worker.run)
-        with trio.fail_after(limit):
-            await full.wait()
-        wall, cpu = time.perf_counter(), cpu_seconds()
-        await trio.sleep(seconds)
-        wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-        extends = worker.statistics().extends
-        report(
-            jobs=jobs,
-            lease_s=lease,
-            share_of_core=round(cpu / wall, 4),
-            kib_per_job=round((resident_mib() - idle) * 1024 / jobs, 2),
-            kib_per_job_peak=round((resident_mib(peak=True) - idle) * 1024 / jobs, 2),
-            extends=extends,
-        )
-        # Apart, because to look so often costs a part of what is measured above.
-        with trio.move_on_after(min(seconds, lease / 2)):
-            await look()
-        release.set()
-        worker.shutdown()
-    twice = sum(count > 1 for count in runs.values())
-    report(late_ms=round(latest * 1000, 1), lost_leases=lost, run_twice=twice)
+OURS, PY = "sepp-trio", "sepp-py"
+_PROGRAMS = {PY: "hold_sepp_py", OURS: "hold_sepp_trio"}
+_COLUMNS = {
+    "share of a core, %": "core_percent",
+    "KiB a job": "kib_per_job",
+    "KiB a job, peak": "kib_per_job_peak",
+    "loop late, ms": "late_ms",
+    "lost": "lost_leases",
+    "run twice": "run_twice",
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--server", choices=["real", "embedded", "memory"], help="default: real if found"
-    )
-    parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1000, 10_000])
-    parser.add_argument("--lease", type=float, default=30.0, help="seconds")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to hold them")
-    parser.add_argument("--limit", type=float, default=60.0, help="until all are there")
-    parser.add_argument("--address", help="hold the jobs of this server; used internally")
-    args = parser.parse_args()
-    if args.address:
-        trio.run(hold, args.address, args.jobs[0], args.lease, args.seconds, args.limit)
-        return
-    kind = args.server or ("real" if real_binary() else "embedded")
-    for jobs in args.jobs:
-        with running_server(kind) as server:
-            there = ["--address", server.address, "--jobs", str(jobs)]
-            subprocess.run(
-                [sys.executable, "-m", "benchmarks.fill", *there],
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
-            # A process for each: the memory of one must not count for the next.
-            times = ["--lease", str(args.lease), "--seconds", str(args.seconds)]
-            times += ["--limit", str(args.limit)]
-            subprocess.run(
-                [sys.executable, "-m", "benchmarks.many_leases", *there, *times], check=True
-            )
+def sections(scale: Scale) -> list[Section]:
+    """Leases of 30 and of 2 seconds. No target is a ratio to sepp-py: one round of it will do."""
+    jobs = 500 if scale.smoke else 10_000
+    cases = {f"{lease} s": lease for lease in ((2,) if scale.smoke else (30, 2))}
+    figures = Figures(scale)
+    for turn in range(scale.rounds):
+        for case, lease in cases.items():
+            for peer, name in _PROGRAMS.items():
+                if peer == PY and turn:
+                    continue
+                with running_server(scale.server) as server:
+                    trio.run(lambda: fill(server.address, "bench", jobs, payload=200, rate=0))
+                    hold = ("--jobs", jobs, "--lease", lease, "--seconds", 1 if scale.smoke else 10)
+                    figures.add(
+                        case, peer, run(module(name, "--address", server.address, *hold), 180)
+                    )
+    section = Section(f"{jobs:,} jobs held, auto-extend on", ("lease", "worker", *_COLUMNS))
+    for case in cases:
+        for peer in _PROGRAMS:
+            if peer == PY:
+                cells = [
+                    figures.cell(case, peer, n) if n != "late_ms" else "–"
+                    for n in _COLUMNS.values()
+                ]
+            else:
+                cells = [figures.cell(case, peer, name) for name in _COLUMNS.values()]
+            section.rows.append([case, peer, *cells])
+    what = f"{jobs:,} leases of"
+    if "30 s" in cases:
+        held = {name: figures.values("30 s", OURS, name) for name in _COLUMNS.values()}
+        section.at_most(f"{what} 30 s, share of a core", held["core_percent"], 3.5, " %")
+        section.at_most(f"{what} 30 s, KiB a job", held["kib_per_job"], 6)
+        section.at_most(f"{what} 30 s, KiB a job at the peak", held["kib_per_job_peak"], 7)
+        section.at_most(f"{what} 30 s, loop late, median", held["late_ms"], 20, " ms")
+        section.at_most(f"{what} 30 s, lost", held["lost_leases"], 0, each=True)
+    lost = figures.values("2 s", OURS, "lost_leases")
+    section.at_most(f"{what} 2 s, lost in any round", lost, 0, each=True)
+    return [section]
 
 
 if __name__ == "__main__":
-    main()
+    program(__doc__, sections)

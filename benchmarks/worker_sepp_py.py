@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from sepp import JobCtx, Payload, SeppClient, Worker
 
-from ._measure import waited_ms
 from ._worker_arguments import Costs, arguments
 
 
@@ -26,8 +25,7 @@ async def bench() -> None:
         @worker.handler("bench")
         async def handle(payload: Payload | None, ctx: JobCtx) -> None:
             assert payload is not None
-            costs.waited.append(waited_ms(payload.data))
-            if len(costs.waited) == args.jobs:
+            if costs.started(payload.data) == args.jobs:
                 shutdown.shutdown()
             if args.sleep:
                 await asyncio.sleep(args.sleep)
