@@ -148,7 +148,7 @@ async def run_service(
     async with open_broker(directory / "jobs.db") as broker, broker.open_client() as client:
         # The server is at hand: short waits cost little, and an idle worker stops at once.
         worker = Worker(
-            client, ["reports"], LEASE, wait_timeout=0.5, auto_extend=True, handler_timeout=60
+            client, ["reports"], LEASE, wait_timeout=0.2, auto_extend=True, handler_timeout=60
         )
         worker.handle("report", report)
         # Inside of the client's block: a worker that is cancelled can still give its jobs back.
