@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 from tricycle import open_service_nursery
@@ -18,6 +18,7 @@ from sepp_trio.retry import RetryPolicy
 from sepp_trio.transport import GrpcServer, tls_listener
 from sepp_trio.types import Duration
 
+from ._changes import Observer
 from ._clock import BrokerClock
 from ._listen import listen, tls_context
 from .committer import Committer, CommitterStatistics
@@ -193,19 +194,37 @@ async def open_broker(
 
     :raises StoreError: the file cannot be used; says why.
     """
-    if config is None:
-        config = BrokerConfig()
+    async with _parts(path, config or BrokerConfig()) as parts:
+        broker = Broker(parts.config, parts.store, parts.committer, parts.service)
+        async with _running(broker):
+            yield broker
+
+
+class Parts(NamedTuple):
+    """What a broker is put together from."""
+
+    config: BrokerConfig
+    store: Store
+    engine: Engine
+    clock: BrokerClock
+    committer: Committer
+    service: QueueService
+
+
+@asynccontextmanager
+async def _parts(
+    path: str | os.PathLike[str] | None, config: BrokerConfig, observer: Observer | None = None
+) -> AsyncIterator[Parts]:
+    """Open the store, and close it."""
     name = None if path is None else os.fspath(path)
     threaded = name is not None and not _clock_leaps()
     clock = BrokerClock()
     store = await _off_loop(lambda: Store(name, config.storage.persist_mode), threaded=threaded)
     try:
         engine = Engine(store, config)
-        committer = Committer(store, engine, clock, threaded=threaded)
+        committer = Committer(store, engine, clock, threaded=threaded, observer=observer)
         service = QueueService(config, engine, committer, clock)
-        broker = Broker(config, store, committer, service)
-        async with _running(broker):
-            yield broker
+        yield Parts(config, store, engine, clock, committer, service)
     finally:
         with trio.CancelScope(shield=True):
             # No deadline: it waits for the disk, once, and nothing else can be done.

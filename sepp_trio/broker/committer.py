@@ -26,6 +26,7 @@ from grpclib.exceptions import GRPCError
 
 from ._answers import Taker
 from ._batch import Batch, Operation, Taking, size_of
+from ._changes import Observer
 from ._clock import BrokerClock
 from ._database import in_words
 from ._parked import ParkedReserves, Reserve
@@ -59,10 +60,21 @@ class CommitterStatistics:
 class Committer:
     """Applies operations for as long as :meth:`run` runs."""
 
-    def __init__(self, store: Store, engine: Engine, clock: BrokerClock, *, threaded: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        clock: BrokerClock,
+        *,
+        threaded: bool,
+        observer: Observer | None = None,
+    ) -> None:
         self._store = store
         self._engine = engine
         self._clock = clock
+        self._observer = observer
+        if observer is not None:
+            engine.changes = []
         self._thread = trio.CapacityLimiter(1) if threaded else None
         self._operations: list[Operation] = []
         self._reserves: list[Reserve] = []
@@ -231,6 +243,8 @@ class Committer:
         except Exception as error:
             engine.due_at = due_at
             batch.error = _failure(error)
+            if engine.changes is not None:
+                engine.changes.clear()
         engine.woken.clear()
 
     def _serve(self, batch: Batch) -> None:
@@ -267,6 +281,9 @@ class Committer:
         self._applied += len(batch.operations) + len(batch.reserves)
         if batch.error is None:
             self._trouble.over()
+            if self._observer is not None and self._engine.changes:
+                changes, self._engine.changes = self._engine.changes, []
+                self._observer(changes, batch.now, self._clock)
             self._answer(batch)
         else:
             self._failed += 1

@@ -22,6 +22,7 @@ from grpclib.exceptions import GRPCError
 
 from sepp_trio.wire import decoder_of, encode_custom, encode_trace_context, encoder_of, records
 
+from ._changes import Change
 from ._time import NEVER, after, duration_ms, timestamp_ms, to_wire
 from .config import BrokerConfig, QueueSettings
 from .retry_delay import policy_delay_ms
@@ -72,6 +73,8 @@ class Engine:
         # When a sweep may find something, never too late; what has lapsed while the broker was
         # down is swept first.
         self.due_at = 0
+        # What this transaction has done, if somebody wants to know.
+        self.changes: list[Change] | None = None
 
     # ---- Enqueue ----
 
@@ -163,6 +166,8 @@ class Engine:
             self._store.set_key(job.queue, job.idempotency_key, new_id.bytes, deadline)
             self._due(deadline)
         due = now if job.scheduled_at is None else timestamp_ms(job.scheduled_at)
+        if self.changes is not None:
+            self.changes.append(Change("enqueued", stored.id, 1, max(due, now), body=body))
         self._put(stored, due, now)
         return records.EnqueueResponse(text)
 
@@ -196,6 +201,10 @@ class Engine:
                     )
                 # Two halves of a message make the whole when they are put together.
                 leases.append(Lease(job.id, job.attempt, body + suffix))
+                if self.changes is not None:
+                    self.changes.append(
+                        Change("leased", job.id, job.attempt, expires_at, plan.worker_id)
+                    )
         if leases:
             self._due(expires_at)
         return leases
@@ -209,6 +218,8 @@ class Engine:
                 self._store.end_lease(job.id)
                 self._store.add_ready(job)
                 self.woken.add(job.queue)
+                if self.changes is not None:
+                    self.changes.append(Change("given back", job.id, job.attempt))
 
     # ---- Ack, nack, extend ----
 
@@ -220,6 +231,8 @@ class Engine:
         job = self._held(request, now)
         self._store.end_lease(job.id)
         self._store.remove(job)
+        if self.changes is not None:
+            self.changes.append(Change("acked", job.id, job.attempt, worker_id=request.worker_id))
         return records.AckResponse(request.job_id)
 
     def nack(self, request: records.NackRequest, now: int) -> records.NackResponse:
@@ -233,6 +246,7 @@ class Engine:
         rejected = retry is not None and retry.dead_letter is not None
         if rejected or job.attempt >= job.max_attempts:
             cause = Cause.REJECTED if rejected else Cause.ATTEMPTS_EXHAUSTED
+            self._note_nack(job, request, None)
             self._give_up(job, cause, request.reason, now)
             return records.NackResponse(request.job_id, dead_lettered=True)
         settings = self._config.settings_of(job.queue)
@@ -240,8 +254,23 @@ class Engine:
             delay = min(duration_ms(retry.delay), settings.max_schedule_horizon_ms)
         else:
             delay = policy_delay_ms(settings, job.id, job.attempt)
-        self._put(job._replace(attempt=job.attempt + 1), after(now, delay), now)
+        due = after(now, delay)
+        self._note_nack(job, request, due)
+        self._put(job._replace(attempt=job.attempt + 1), due, now)
         return records.NackResponse(request.job_id)
+
+    def _note_nack(self, job: StoredJob, request: records.NackRequest, due: int | None) -> None:
+        if self.changes is not None:
+            self.changes.append(
+                Change(
+                    "nacked",
+                    job.id,
+                    job.attempt,
+                    due,
+                    worker_id=request.worker_id,
+                    reason=request.reason,
+                )
+            )
 
     def extend(
         self, request: records.ExtendRequest, lease_ms: int, now: int
@@ -255,6 +284,10 @@ class Engine:
         expires_at = after(now, min(lease_ms, longest))
         self._store.set_expiry(job.id, expires_at)
         self._due(expires_at)
+        if self.changes is not None:
+            self.changes.append(
+                Change("extended", job.id, job.attempt, expires_at, request.worker_id, lease_ms)
+            )
         return records.ExtendResponse(request.job_id, to_wire(expires_at))
 
     def _held(
@@ -271,9 +304,22 @@ class Engine:
             raise GRPCError(Status.FAILED_PRECONDITION, "attempt mismatch")
         return job
 
+    def end_lease(self, job_id: bytes, attempt: int, now: int) -> bool:
+        """Let a lease run out before its time; whether there was such a lease. For tests."""
+        job = self._store.leased(job_id, now)
+        if job is None or job.attempt != attempt:
+            return False
+        self._store.end_lease(job.id)
+        self._expire(job, now)
+        return True
+
     # ---- Dead letters ----
 
     def _give_up(self, job: StoredJob, cause: Cause, reason: str | None, now: int) -> None:
+        if self.changes is not None:
+            self.changes.append(
+                Change("dead-lettered", job.id, job.attempt, cause=cause, reason=reason)
+            )
         retention = self._config.storage.dead_letter_retention_ms
         if retention:
             self._store.bury(job, now, cause, reason)
@@ -292,6 +338,8 @@ class Engine:
 
     def _dead_letter(self, dead: DeadJob) -> bytes:
         job = self._decode_job(dead.body)
+        if self.changes is not None:
+            self.changes.append(Change("drained", uuid.UUID(job.id).bytes, dead.final_attempt))
         job.attempt = dead.final_attempt
         job.lease_expires_at = (0, 0)
         return self._encode_dead(
@@ -312,11 +360,10 @@ class Engine:
         limit = min(self._config.storage.sweep_limit, _SWEEP_AT_ONCE)
         for job in store.take_due(now, limit):
             self._put(job, now, now)
+            if self.changes is not None:
+                self.changes.append(Change("ready", job.id, job.attempt))
         for job in store.take_expired(now, limit):
-            if job.attempt < job.max_attempts:
-                self._put(job._replace(attempt=job.attempt + 1), now, now)
-            else:
-                self._give_up(job, Cause.LEASE_EXPIRED, None, now)
+            self._expire(job, now)
         store.drop_keys(now, limit)
         retention = self._config.storage.dead_letter_retention_ms
         if retention:
@@ -326,6 +373,15 @@ class Engine:
         if retention and dead is not None:
             due.append(after(dead, retention))
         self.due_at = min(due, default=NEVER)
+
+    def _expire(self, job: StoredJob, now: int) -> None:
+        """A lease has ended, and its row is gone already."""
+        if self.changes is not None:
+            self.changes.append(Change("expired", job.id, job.attempt))
+        if job.attempt < job.max_attempts:
+            self._put(job._replace(attempt=job.attempt + 1), now, now)
+        else:
+            self._give_up(job, Cause.LEASE_EXPIRED, None, now)
 
 
 def _queue_full(queue: str, limit: int) -> records.JobRejection:

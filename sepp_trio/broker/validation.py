@@ -191,6 +191,7 @@ class ReservePlan(NamedTuple):
     wait_ms: int
     lease_ms: int
     max_jobs: int
+    worker_id: str | None = None
 
 
 def reserve_plan(config: BrokerConfig, request: records.ReserveRequest) -> ReservePlan:
@@ -234,6 +235,7 @@ def reserve_plan(config: BrokerConfig, request: records.ReserveRequest) -> Reser
         min(duration_ms(wait), limits.max_wait_timeout_ms),
         min(lease_ms, longest),
         min(request.max_jobs or 1, limits.max_reserve_batch),
+        request.worker_id,
     )
 
 

@@ -16,11 +16,17 @@ from ._faults import LoseReply as LoseReply
 from ._faults import RestartServer as RestartServer
 from ._faults import random_network_plan as random_network_plan
 from ._faults import random_server_plan as random_server_plan
+from ._history import JobEvent as JobEvent
+from ._history import JobHistory as JobHistory
+from ._history import Jobs as Jobs
 from ._proxied import ProxiedCall as ProxiedCall
 from ._proxy import FaultProxy as FaultProxy
 from ._proxy import Happening as Happening
 from ._proxy import Observer as Observer
 from ._proxy import ServerControls as ServerControls
 from ._proxy import open_fault_proxy as open_fault_proxy
+from ._recorder import Recorder as Recorder
+from ._recording import RecordingBroker as RecordingBroker
+from ._recording import open_recording_broker as open_recording_broker
 from ._server import FragileServer as FragileServer
 from ._server import open_fragile_server as open_fragile_server

@@ -19,6 +19,10 @@ from sepp_trio.broker.committer import Committer
 from sepp_trio.broker.engine import Engine
 from sepp_trio.broker.service import QueueService
 from sepp_trio.broker.store import Store
+from sepp_trio.types import LeasedJob
+
+from ._recorder import Recorder
+from ._recording import end_lease
 
 EngineFactory: TypeAlias = Callable[[Store, BrokerConfig], Engine]
 
@@ -45,13 +49,19 @@ class FragileServer:
     """Made by :func:`open_fragile_server`. ``broker`` is the one that runs, if one does."""
 
     def __init__(
-        self, config: BrokerConfig, clock: SettableClock, make_engine: EngineFactory
+        self,
+        config: BrokerConfig,
+        clock: SettableClock,
+        make_engine: EngineFactory,
+        recorder: Recorder | None,
     ) -> None:
         self.clock = clock
         self.store = Store(None)
         self.broker: Broker | None = None
         self._config = config
         self._make_engine = make_engine
+        self._observer = None if recorder is None else recorder.observe
+        self._engine: Engine | None = None
         self._committer: Committer | None = None
         self._stop = trio.Event()
         self._drain = False
@@ -83,6 +93,19 @@ class FragileServer:
         if self._committer is not None and self.broker is not None:
             await self._committer.submit(lambda _: None)
 
+    async def lose_lease(self, job: LeasedJob) -> None:
+        """Let the lease of a job run out now: see :meth:`RecordingBroker.lose_lease`.
+
+        :raises OSError: the server is down.
+        :raises JobNotFoundError: nobody holds this attempt of this job.
+        """
+        if self.broker is None:
+            await trio.lowlevel.checkpoint()
+            raise ConnectionRefusedError("the server is down")
+        assert self._committer is not None
+        assert self._engine is not None
+        await end_lease(self._committer, self._engine, job)
+
     async def run(self) -> None:
         """Run one broker after the other, until cancelled."""
         while True:
@@ -91,8 +114,10 @@ class FragileServer:
             await trio.sleep(self._down)
 
     async def _run_once(self) -> None:
-        engine = self._make_engine(self.store, self._config)
-        self._committer = committer = Committer(self.store, engine, self.clock, threaded=False)
+        self._engine = engine = self._make_engine(self.store, self._config)
+        self._committer = committer = Committer(
+            self.store, engine, self.clock, threaded=False, observer=self._observer
+        )
         service = QueueService(self._config, engine, committer, self.clock)
         broker = Broker(self._config, self.store, committer, service)
         self._stop = trio.Event()
@@ -114,6 +139,7 @@ async def open_fragile_server(
     *,
     epoch_ms: int | None = None,
     make_engine: EngineFactory = Engine,
+    recorder: Recorder | None = None,
 ) -> AsyncIterator[FragileServer]:
     """An embedded server in memory that can be restarted, and its clock set.
 
@@ -121,8 +147,10 @@ async def open_fragile_server(
         config: As for ``open_broker``.
         epoch_ms: What its clock shows at first; the real time if not given.
         make_engine: Makes the engine of each new process, over the same store.
+        recorder: Keeps the history of every job, over all restarts.
     """
-    server = FragileServer(config or BrokerConfig(), SettableClock(epoch_ms), make_engine)
+    clock = SettableClock(epoch_ms)
+    server = FragileServer(config or BrokerConfig(), clock, make_engine, recorder)
     failure: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:

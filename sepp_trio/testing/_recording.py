@@ -1,0 +1,88 @@
+"""``open_recording_broker``: the embedded server, with the history of every job."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from sepp_trio.broker import Broker, BrokerConfig
+from sepp_trio.broker.broker import Parts, _parts, _running
+from sepp_trio.broker.committer import Committer
+from sepp_trio.broker.engine import Engine
+from sepp_trio.errors import JobNotFoundError
+from sepp_trio.types import LeasedJob
+
+from ._history import JobHistory, Jobs
+from ._recorder import Recorder
+
+
+class RecordingBroker(Broker):
+    """A broker that forgets no job; made by :func:`open_recording_broker`."""
+
+    def __init__(self, parts: Parts, recorder: Recorder) -> None:
+        super().__init__(parts.config, parts.store, parts.committer, parts.service)
+        self._engine = parts.engine
+        self._recorder = recorder
+
+    def jobs(self, queue: str | None = None, *, job_type: str | None = None) -> Jobs:
+        """All jobs so far, or those of a queue or type, as they are now."""
+        return self._recorder.jobs(queue, job_type=job_type)
+
+    def job(self, job_id: str) -> JobHistory:
+        """The job with this id.
+
+        Raises:
+            KeyError: there was none.
+        """
+        return self._recorder.job(job_id)
+
+    async def settled(self, queue: str | None = None) -> None:
+        """Wait until no job is scheduled, ready or leased: all were acked or given up.
+
+        A checkpoint. Jobs that come later are no concern of it.
+        """
+        await self._recorder.settled(queue)
+
+    async def until(self, predicate: Callable[[Jobs], object], queue: str | None = None) -> Jobs:
+        """Wait until the predicate holds for the jobs; it is asked at once and after every
+        commit. Returns these jobs.
+
+        A checkpoint. Bound it with ``trio.fail_after``: what never holds is waited for forever.
+        """
+        return await self._recorder.until(predicate, queue)
+
+    async def lose_lease(self, job: LeasedJob) -> None:
+        """Let the lease of a job (its ``id`` and ``attempt``) run out now: the attempt is used
+        up, the job ready again or a dead letter. Its holder is told nothing.
+
+        A checkpoint.
+
+        Raises:
+            JobNotFoundError: nobody holds this attempt of this job.
+        """
+        await end_lease(self._committer, self._engine, job)
+
+
+@asynccontextmanager
+async def open_recording_broker(
+    path: str | os.PathLike[str] | None = None, *, config: BrokerConfig | None = None
+) -> AsyncIterator[RecordingBroker]:
+    """:func:`sepp_trio.open_broker`, with the history of every job.
+
+    Raises:
+        StoreError: the file cannot be used; says why.
+    """
+    recorder = Recorder()
+    async with _parts(path, config or BrokerConfig(), recorder.observe) as parts:
+        broker = RecordingBroker(parts, recorder)
+        async with _running(broker):
+            yield broker
+
+
+async def end_lease(committer: Committer, engine: Engine, job: LeasedJob) -> None:
+    """See :meth:`RecordingBroker.lose_lease`."""
+    job_id, attempt = uuid.UUID(job.id).bytes, job.attempt
+    if not await committer.submit(lambda now: engine.end_lease(job_id, attempt, now)):
+        raise JobNotFoundError(f"attempt {attempt} of job {job.id} is not leased")
