@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import MISSING, dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from grpclib.const import Status
 
@@ -142,7 +142,7 @@ class FaultPlan:
 
 
 _RPCS = ("Reserve", "Ack", "Nack", "Extend", "GetServerInfo")
-_PASSING = (
+PASSING: Final = (
     Status.UNAVAILABLE,
     Status.INTERNAL,
     Status.UNKNOWN,
@@ -151,6 +151,7 @@ _PASSING = (
     Status.DEADLINE_EXCEEDED,
     Status.CANCELLED,
 )
+"""Statuses that a network or a proxy makes up, and that go away again."""
 
 
 def random_network_plan(
@@ -187,7 +188,7 @@ def _random_network_fault(dice: random.Random, at: float) -> Fault:
 def _random_call_fault(dice: random.Random, rpc: str, nth: int) -> CallFault:
     kind = dice.random()
     if kind < 0.3:
-        return Fail(rpc, nth, dice.choice(_PASSING))
+        return Fail(rpc, nth, dice.choice(PASSING))
     if kind < 0.5:
         return Delay(rpc, nth, request=_lasting(dice))
     if kind < 0.7:
