@@ -19,6 +19,12 @@ from ._faults import random_server_plan as random_server_plan
 from ._history import JobEvent as JobEvent
 from ._history import JobHistory as JobHistory
 from ._history import Jobs as Jobs
+from ._outcomes import Acked as Acked
+from ._outcomes import DeadLettered as DeadLettered
+from ._outcomes import Extend as Extend
+from ._outcomes import LeaseLost as LeaseLost
+from ._outcomes import Outcome as Outcome
+from ._outcomes import Retried as Retried
 from ._proxied import ProxiedCall as ProxiedCall
 from ._proxy import FaultProxy as FaultProxy
 from ._proxy import Happening as Happening
@@ -28,5 +34,7 @@ from ._proxy import open_fault_proxy as open_fault_proxy
 from ._recorder import Recorder as Recorder
 from ._recording import RecordingBroker as RecordingBroker
 from ._recording import open_recording_broker as open_recording_broker
+from ._run_handler import run_handler as run_handler
 from ._server import FragileServer as FragileServer
 from ._server import open_fragile_server as open_fragile_server
+from ._threads import clock_waits_for_threads as clock_waits_for_threads

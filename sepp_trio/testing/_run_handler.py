@@ -1,0 +1,171 @@
+"""``run_handler``: one delivery of one job to one handler, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final, TypedDict, Unpack
+
+import trio
+import trio.testing
+
+from sepp_trio.broker import BrokerConfig
+from sepp_trio.client import SeppClient, open_client
+from sepp_trio.types import (
+    Duration,
+    EnqueueRequest,
+    Payload,
+    Primitive,
+    ReserveOptions,
+    RetryDirective,
+    TraceContext,
+)
+from sepp_trio.types._checks import integer, seconds
+from sepp_trio.worker import Handler, Worker
+from sepp_trio.worker.registry import check_handler
+
+from ._faults import FaultPlan
+from ._hosted import hosted
+from ._observed import ObservedHandler
+from ._outcomes import Outcome
+from ._proxy import FaultProxy, open_fault_proxy
+from ._recorder import Recorder
+from ._server import FragileServer, open_fragile_server
+from ._threads import clock_waits_for_threads
+
+_VIRTUAL_LIMIT: Final = 3600.0
+_REAL_LIMIT: Final = 60.0
+_EARLIER_LEASE: Final = 30.0
+_NO_KEEPALIVE: Final = 10.0**9
+"""Seconds; without faults nobody has to find out that a connection is dead."""
+
+
+class JobFields(TypedDict, total=False):
+    """The fields of ``EnqueueRequest`` besides the payload."""
+
+    queue: str
+    job_type: str
+    idempotency_key: str | None
+    priority: int | None
+    max_attempts: int | None
+    custom: Mapping[str, Primitive]
+    trace_context: TraceContext | None
+    scheduled_at: datetime | None
+
+
+async def run_handler(
+    handler: Handler,
+    payload: Payload | None = None,
+    *,
+    attempt: int = 1,
+    lease_duration: Duration = 30.0,
+    auto_extend: bool = False,
+    handler_timeout: Duration | None = None,
+    faults: FaultPlan | None = None,
+    config: BrokerConfig | None = None,
+    limit: Duration | None = None,
+    **job: Unpack[JobFields],
+) -> Outcome:
+    """Deliver one job to the handler, and see what becomes of it.
+
+    Everything is real, in memory and on Trio's clock: the server, the client, the worker. On a
+    ``MockClock`` that leaps when all tasks wait, hours pass in no time; it does not leap while
+    a thread is at work.
+
+    Args:
+        handler: An async function, or a plain one, which runs in a thread.
+        payload: The job's payload.
+        attempt: Which delivery it is: the ones before were nacked.
+        lease_duration, auto_extend, handler_timeout: As for ``Worker``.
+        faults: What goes wrong between worker and server, and with the server; its clock starts
+            when the job is ready for this delivery.
+        config: The server's settings: limits and retry policies.
+        limit: Seconds on Trio's clock in which the delivery has to end. Without it an hour for
+            an async handler on a ``MockClock``, else a minute.
+        job: Fields of ``EnqueueRequest``; queue and job type are ``"test"`` if not given.
+
+    Returns:
+        ``Acked``, ``Retried``, ``DeadLettered`` or ``LeaseLost``. With faults it may be a later
+        delivery than ``attempt``: that of the first that reached the handler.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; names it and the limit.
+        JobRejectedError: the server does not take the job.
+        trio.TooSlowError: the delivery did not end within the limit; says where the handler
+            stands. Shields do not keep it: it is cancelled all the same.
+        SystemExit, KeyboardInterrupt: the handler raised it.
+
+    A checkpoint. A cancel from outside cancels the handler as it cancels a worker, and nothing
+    is left behind.
+    """
+    request = _request(payload, job)
+    integer(attempt, "attempt", 1)
+    is_async = check_handler(handler)
+    leaps = isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
+    default_limit = _VIRTUAL_LIMIT if is_async and leaps else _REAL_LIMIT
+    within = default_limit if limit is None else seconds(limit, "limit")
+    recorder = Recorder()
+    with clock_waits_for_threads():
+        async with (
+            hosted(open_fragile_server(config, recorder=recorder)) as server,
+            hosted(open_client(server.connect, keepalive_interval=_NO_KEEPALIVE)) as client,
+        ):
+            job_id = await _prepare(client, recorder, request, attempt)
+            observed = ObservedHandler(handler, recorder, job_id)
+            async with _faulty(faults, server, client) as (proxy, used):
+                worker = Worker(
+                    used,
+                    [request.queue],
+                    lease_duration,
+                    auto_extend=auto_extend,
+                    handler_timeout=handler_timeout,
+                    max_in_flight=1,
+                    worker_id="worker",
+                )
+                await observed.run_on(worker, within)
+                return observed.outcome(() if proxy is None else tuple(proxy.happened))
+
+
+def _request(payload: Payload | None, job: JobFields) -> EnqueueRequest:
+    unknown = job.keys() - JobFields.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"run_handler has no argument {min(unknown)!r}, and EnqueueRequest has no such field;"
+            f" its fields are {', '.join(sorted(JobFields.__annotations__))}"
+        )
+    fields: dict[str, Any] = {"queue": "test", "job_type": "test", **job}
+    return EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)
+
+
+async def _prepare(
+    client: SeppClient, recorder: Recorder, request: EnqueueRequest, attempt: int
+) -> str:
+    """Enqueue the job and use up the attempts before the one that is asked for; its id."""
+    job_id = (await client.enqueue(request)).job_id
+    most = recorder.job(job_id).max_attempts
+    if attempt > most:
+        raise ValueError(f"attempt must be at most the job's max_attempts ({most}), not {attempt}")
+    await recorder.until(lambda jobs: jobs.ready)
+    for _ in range(1, attempt):
+        options = ReserveOptions(
+            [request.queue], _EARLIER_LEASE, wait_timeout=0, worker_id="earlier attempt"
+        )
+        [job] = await client.reserve(options)
+        await client.nack(job, RetryDirective.after(0), "an earlier attempt")
+    return job_id
+
+
+@asynccontextmanager
+async def _faulty(
+    faults: FaultPlan | None, server: FragileServer, client: SeppClient
+) -> AsyncIterator[tuple[FaultProxy | None, SeppClient]]:
+    """A client that suffers from the plan, which starts now; without one, the client itself."""
+    if faults is None:
+        yield None, client
+        return
+    async with (
+        hosted(open_fault_proxy(server.connect, faults, server=server)) as proxy,
+        hosted(open_client(proxy.connect)) as used,
+    ):
+        yield proxy, used
