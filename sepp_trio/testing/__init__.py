@@ -4,6 +4,8 @@
 server, ``_server`` to an embedded server itself.
 """
 
+from ._call_log import CallLog as CallLog
+from ._faults import Answer as Answer
 from ._faults import BlackHole as BlackHole
 from ._faults import Delay as Delay
 from ._faults import DropConnection as DropConnection

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
+from grpclib.const import Status
 
 from sepp_trio.transport._frames import (
     DATA,
@@ -31,7 +32,7 @@ from sepp_trio.transport._frames import (
 )
 from sepp_trio.transport._headers import TABLE_OFF, encode_block
 
-from ._faults import Delay, Fail, LoseReply
+from ._faults import Answer, Delay, Fail, LoseReply
 from ._frame_reader import Frame, FrameReader, block_decoder
 from ._proxied import ProxiedCall, Way
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ._proxy import FaultProxy
 
 _READ_SIZE: Final = 64 * 1024
+_FRAME_SIZE: Final = 16 * 1024
 _OUR_FRAMES: Final = (DATA, HEADERS, RST_STREAM)
 
 
@@ -179,13 +181,13 @@ class ProxiedConnection:
         self._pass_request(call, item)
         if item.kind in _OUR_FRAMES and item.flags & END_STREAM:
             self._proxy.asked(call)
-            if isinstance(call.fault, Fail):
-                self._fail(call, call.fault)
+            if isinstance(call.fault, Fail | Answer):
+                self._answer(call, call.fault)
 
     def _begin(self, number: int, rpc: str) -> ProxiedCall:
         call = self._calls[number] = self._proxy.begin(rpc, number)
         self._highest = max(self._highest, number)
-        if isinstance(call.fault, Fail):
+        if isinstance(call.fault, Fail | Answer):
             call.requesting = Way.SHUT
         elif isinstance(call.fault, Delay) and call.fault.request:
             call.requesting = Way.HELD
@@ -213,19 +215,28 @@ class ProxiedConnection:
         for item in held:
             self._pass_request(call, item)
 
-    def _fail(self, call: ProxiedCall, fault: Fail) -> None:
+    def _answer(self, call: ProxiedCall, fault: Fail | Answer) -> None:
+        """Answer in the server's place."""
         del self._calls[call.client_id]
-        call.status = fault.status.value
-        fields = [
-            (":status", "200"),
-            ("content-type", "application/grpc"),
-            ("grpc-status", str(fault.status.value)),
-            ("grpc-message", "failed by a fault plan"),
-        ]
-        self._client.put_frame(
-            call.client_id, Frame(HEADERS, END_STREAM, call.client_id, encode_block(fields))
-        )
+        status = fault.status if isinstance(fault, Fail) else Status.OK
+        call.status = status.value
+        fields = [(":status", "200"), ("content-type", "application/grpc")]
+        trailers = [("grpc-status", str(status.value))]
+        if isinstance(fault, Fail):
+            fields += [*trailers, ("grpc-message", "failed by a fault plan")]
+            self._put_block(call, fields, END_STREAM)
+        else:
+            self._put_block(call, fields, 0)
+            data = b"\0" + len(fault.message).to_bytes(4, "big") + fault.message
+            for start in range(0, len(data), _FRAME_SIZE):
+                part = data[start : start + _FRAME_SIZE]
+                self._client.put_frame(call.client_id, Frame(DATA, 0, call.client_id, part))
+            self._put_block(call, trailers, END_STREAM)
         self._client.answering.append(call)
+
+    def _put_block(self, call: ProxiedCall, fields: list[tuple[str, str]], flags: int) -> None:
+        block = encode_block(fields)
+        self._client.put_frame(call.client_id, Frame(HEADERS, flags, call.client_id, block))
 
     def _client_reset(self, call: ProxiedCall, item: Frame) -> None:
         del self._calls[call.client_id]

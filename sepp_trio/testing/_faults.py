@@ -29,7 +29,7 @@ class _Readable:
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-# ---- Faults of one call ----
+# ---- Faults of calls: the ``nth`` of a kind, or ``times`` so many from it on (None: all) ----
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,6 +39,7 @@ class Fail(_Readable):
     rpc: str
     nth: int = 1
     status: Status = Status.UNAVAILABLE
+    times: int | None = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +50,7 @@ class Delay(_Readable):
     nth: int = 1
     request: float = 0.0
     reply: float = 0.0
+    times: int | None = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,6 +61,18 @@ class LoseReply(_Readable):
     rpc: str
     nth: int = 1
     silent: bool = False
+    times: int | None = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Answer(_Readable):
+    """The ``nth`` call of a kind is answered with this message, whatever it may say: bytes, as
+    on the wire. The server never sees it."""
+
+    rpc: str
+    nth: int = 1
+    message: bytes = b""
+    times: int | None = 1
 
 
 # ---- Faults at a moment ----
@@ -108,7 +122,7 @@ class JumpServerClock(_Readable):
     seconds: float
 
 
-CallFault: TypeAlias = Fail | Delay | LoseReply
+CallFault: TypeAlias = Fail | Delay | LoseReply | Answer
 TimedFault: TypeAlias = DropConnection | BlackHole | LoseLease | RestartServer | JumpServerClock
 Fault: TypeAlias = CallFault | TimedFault
 
@@ -127,18 +141,14 @@ class FaultPlan:
     def timed(self) -> list[TimedFault]:
         """Those at a moment, in their order."""
         return sorted(
-            (fault for fault in self.faults if not isinstance(fault, Fail | Delay | LoseReply)),
+            (fault for fault in self.faults if not isinstance(fault, CallFault)),
             key=lambda fault: fault.at,
         )
 
     @property
-    def of_calls(self) -> dict[tuple[str, int], CallFault]:
-        """Those of calls, by kind and number."""
-        found: dict[tuple[str, int], CallFault] = {}
-        for fault in self.faults:
-            if isinstance(fault, Fail | Delay | LoseReply):
-                found.setdefault((fault.rpc, fault.nth), fault)
-        return found
+    def of_calls(self) -> list[CallFault]:
+        """Those of calls."""
+        return [fault for fault in self.faults if isinstance(fault, CallFault)]
 
 
 _RPCS = ("Reserve", "Ack", "Nack", "Extend", "GetServerInfo")

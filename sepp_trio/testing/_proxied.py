@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from sepp_trio.transport._frames import DATA, PADDED
 
@@ -11,6 +11,8 @@ from ._faults import CallFault
 from ._frame_reader import Frame
 
 _PREFIX: Final = 5
+
+CallEnd: TypeAlias = Literal["answered", "reset", "lost"]
 
 
 class Way(enum.Enum):
@@ -25,7 +27,9 @@ class ProxiedCall:
     """A call: who asked for what, what came back, and what is done to it.
 
     ``request`` and ``reply`` are the bytes of the messages so far, without gRPC's prefix;
-    ``status`` is the call's once its trailers were seen.
+    ``status`` is the call's once its trailers were seen. ``end`` says how it ended for the client:
+    answered, taken back by it (``"reset"``), or its answer was thrown away (``"lost"``); ``None``
+    if it has not.
     """
 
     __slots__ = (
@@ -33,6 +37,7 @@ class ProxiedCall:
         "_request",
         "asked_at",
         "client_id",
+        "end",
         "fault",
         "held",
         "held_reply",
@@ -59,6 +64,7 @@ class ProxiedCall:
         self.server_done = False
         self.asked_at = 0.0
         self.status: int | None = None
+        self.end: CallEnd | None = None
         self._request = bytearray()
         self._reply = bytearray()
 

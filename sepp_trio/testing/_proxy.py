@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
 import trio.testing
 
+from sepp_trio.broker import Broker
 from sepp_trio.client import open_client
 from sepp_trio.errors import SeppError
 from sepp_trio.wire import DecodeError, decoder_of, records
@@ -17,6 +19,7 @@ from sepp_trio.wire import DecodeError, decoder_of, records
 from ._connection import ProxiedConnection
 from ._faults import (
     BlackHole,
+    CallFault,
     Delay,
     DropConnection,
     Fault,
@@ -99,19 +102,18 @@ class FaultProxy:
         self.plan = plan
         self.happened: list[Happening] = []
         self.leases: dict[tuple[str, int], None] = {}
-        """Job and attempt of what the client holds, as far as a plan that loses leases has to
-        know."""
+        """Job and attempt of what the client holds."""
         self._dial = dial
         self._nursery = nursery
         self._server = server
         self._observer = observer
-        self._of_calls = plan.of_calls
         self._counts: dict[str, int] = {}
+        # By kind of call: the numbers of the first and the last that the fault is for.
+        self._of_calls: dict[str, list[tuple[int, float, CallFault]]] = {}
         self._connections: dict[ProxiedConnection, None] = {}
-        self._began = trio.current_time()
         self._holes = 0
         self._no_hole = trio.Event()
-        self._watches_leases = any(isinstance(fault, LoseLease) for fault in plan.faults)
+        self.inject(*plan.faults)
 
     async def connect(self) -> trio.abc.Stream:
         """A new connection to the server, by way of the plan.
@@ -157,7 +159,11 @@ class FaultProxy:
     def begin(self, rpc: str, number: int) -> ProxiedCall:
         """A call begins on stream ``number``."""
         count = self._counts[rpc] = self._counts.get(rpc, 0) + 1
-        fault = self._of_calls.get((rpc, count))
+        fault = None
+        for first, last, candidate in self._of_calls.get(rpc, ()):
+            if first <= count <= last:
+                fault = candidate
+                break
         if fault is not None:
             self._note(fault, fault.request + fault.reply if isinstance(fault, Delay) else 0.0)
         call = ProxiedCall(rpc, count, number, fault)
@@ -171,19 +177,21 @@ class FaultProxy:
 
     def answered(self, call: ProxiedCall) -> None:
         """The reply has been written to the client."""
-        if self._watches_leases:
-            self._watch_leases(call)
+        call.end = "answered"
+        self._watch_leases(call)
         if self._observer is not None:
             self._observer.answered(call)
 
     def reset(self, call: ProxiedCall) -> None:
         """The client has taken the call back."""
+        call.end = "reset"
         if self._observer is not None:
             self._observer.reset(call)
 
     def lost(self, call: ProxiedCall) -> None:
         """The whole reply has been thrown away."""
-        if self._watches_leases and call.rpc != "Reserve":
+        call.end = "lost"
+        if call.rpc != "Reserve":
             self._watch_leases(call)
         if self._observer is not None:
             self._observer.lost(call)
@@ -210,10 +218,33 @@ class FaultProxy:
         now = trio.current_time()
         self.happened.append(Happening(now, now + seconds, fault, effect))
 
-    async def run_plan(self) -> None:
-        """Do what the plan says, each fault at its moment."""
-        for fault in self.plan.timed:
-            await trio.sleep_until(self._began + fault.at)
+    def inject(self, *faults: Fault) -> None:
+        """Let these happen as well, from now on: ``at`` counts from now, ``nth`` from the next
+        call of the kind. For a call that an older fault is for too, the new one counts.
+
+        Not a checkpoint: a fault at 0 happens at the next one.
+
+        Raises:
+            ValueError: a fault is of the server, and ``server`` was not given.
+        """
+        plan = FaultPlan(faults)
+        _check_server(plan, self._server)
+        self._expect(plan.of_calls)
+        self._nursery.start_soon(self._run_plan, plan, trio.current_time())
+
+    def relent(self) -> None:
+        """Spare calls from now on. What is going on already goes on."""
+        self._of_calls.clear()
+
+    def _expect(self, faults: list[CallFault]) -> None:
+        for fault in reversed(faults):
+            first = self._counts.get(fault.rpc, 0) + fault.nth
+            last = inf if fault.times is None else first + fault.times - 1
+            self._of_calls.setdefault(fault.rpc, []).insert(0, (first, last, fault))
+
+    async def _run_plan(self, plan: FaultPlan, began: float) -> None:
+        for fault in plan.timed:
+            await trio.sleep_until(began + fault.at)
             self._nursery.start_soon(self._act, fault)
 
     async def _act(self, fault: TimedFault) -> None:
@@ -268,7 +299,7 @@ class FaultProxy:
 
 @asynccontextmanager
 async def open_fault_proxy(
-    dial: Dial,
+    target: Broker | Dial,
     plan: FaultPlan | None = None,
     *,
     server: ServerControls | None = None,
@@ -277,7 +308,7 @@ async def open_fault_proxy(
     """Start a plan on the way to a server; ends its connections with the block.
 
     Args:
-        dial: Connects to the server.
+        target: The embedded server, or what connects to the server.
         plan: What is to go wrong, nothing if not given; its clock starts now.
         server: What restarts and jumps act on; a plan with such faults needs it.
         observer: Is told of the calls that pass.
@@ -286,14 +317,11 @@ async def open_fault_proxy(
         ValueError: the plan has faults of the server, and ``server`` is not given.
     """
     plan = plan or FaultPlan()
-    if server is None:
-        for fault in plan.faults:
-            if isinstance(fault, RestartServer | JumpServerClock):
-                raise ValueError(f"server must be given for {fault!r}")
+    _check_server(plan, server)
+    dial = target._connect if isinstance(target, Broker) else target
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         proxy = FaultProxy(dial, plan, nursery, server=server, observer=observer)
-        nursery.start_soon(proxy.run_plan)
         try:
             yield proxy
         except BaseException as error:
@@ -301,3 +329,10 @@ async def open_fault_proxy(
         nursery.cancel_scope.cancel(reason="the fault proxy's block has ended")
     if failure is not None:
         raise failure
+
+
+def _check_server(plan: FaultPlan, server: ServerControls | None) -> None:
+    if server is None:
+        for fault in plan.timed:
+            if isinstance(fault, RestartServer | JumpServerClock):
+                raise ValueError(f"server must be given for {fault!r}")

@@ -57,9 +57,10 @@ def test_a_seed_gives_the_same_plan_and_another_seed_another() -> None:
         assert plans[0].timed == sorted(plans[0].timed, key=lambda fault: fault.at)
 
 
-def test_of_two_faults_for_one_call_the_first_counts() -> None:
-    plan = FaultPlan((Fail("Ack", 2), Delay("Ack", 2, reply=1.0), Fail("Nack")))
-    assert plan.of_calls == {("Ack", 2): Fail("Ack", 2), ("Nack", 1): Fail("Nack")}
+def test_a_plan_tells_faults_of_calls_from_those_at_a_moment() -> None:
+    plan = FaultPlan((Fail("Ack", 2), BlackHole(3.0, 1.0), Delay("Ack", 2), DropConnection(1.0)))
+    assert plan.of_calls == [Fail("Ack", 2), Delay("Ack", 2)]
+    assert plan.timed == [DropConnection(1.0), BlackHole(3.0, 1.0)]
 
 
 def test_random_plans_have_every_kind_of_fault() -> None:
