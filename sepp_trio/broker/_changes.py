@@ -9,6 +9,7 @@ from ._clock import BrokerClock
 
 ChangeKind: TypeAlias = Literal[
     "enqueued",
+    "found",
     "ready",
     "leased",
     "given back",

@@ -312,6 +312,21 @@ class Store:
         self._execute_many("DELETE FROM dedup WHERE queue = ? AND key = ?", rows)
         return len(rows)
 
+    # ---- All of it ----
+
+    def contents(self) -> list[tuple[str, int | None, int, int | None, str | None, bytes]]:
+        """Every job in the order in which it was enqueued: the table in which it stands, when
+        something is due there, attempt, cause and reason of a dead letter, message. For tests."""
+        return self._execute(
+            "SELECT s.place, s.at, s.attempt, s.cause, s.reason, j.body FROM jobs j JOIN ("
+            " SELECT seq, 'ready' AS place, NULL AS at, attempt, NULL AS cause, NULL AS reason"
+            " FROM ready"
+            " UNION ALL SELECT seq, 'scheduled', due, attempt, NULL, NULL FROM scheduled"
+            " UNION ALL SELECT seq, 'leased', expires_at, attempt, NULL, NULL FROM leased"
+            " UNION ALL SELECT seq, 'dead', failed_at, final_attempt, cause, reason FROM dead"
+            ") s ON s.seq = j.seq ORDER BY j.seq"
+        ).fetchall()
+
     # ---- Time ----
 
     def earliest(self) -> tuple[int | None, int | None, int | None, int | None]:

@@ -13,6 +13,7 @@ JobState: TypeAlias = Literal["scheduled", "ready", "leased", "acked", "dead let
 
 EventKind: TypeAlias = Literal[
     "enqueued",
+    "found",
     "ready",
     "leased",
     "given back",
@@ -33,7 +34,7 @@ class JobEvent:
     """One step of a job, as the server has committed it. Times are on Trio's clock.
 
     ``attempt`` is the delivery that it belongs to, or the coming one. ``until`` is the end of
-    the lease ("leased", "extended") or when the job is due ("enqueued", "nacked"; ``None``
+    the lease ("leased", "extended") or when the job is due ("enqueued", "found", "nacked"; ``None``
     after the last attempt), ``seconds`` the time until then by the server's clock. ``asked``
     is the lease that an extend asked for, in seconds; ``reason`` that of a nack, and of a dead
     letter.
@@ -115,7 +116,7 @@ class JobHistory:
 
     @property
     def enqueued_at(self) -> float:
-        """When it was enqueued, on Trio's clock; before 0 perhaps, if it was found in a file."""
+        """When it was enqueued, or found in the file, on Trio's clock."""
         return self.events[0].at
 
     @property

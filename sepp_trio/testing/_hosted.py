@@ -40,6 +40,7 @@ async def hosted(manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
             failure = failure or error  # raised below: the nursery would make a group of it
         finally:
             ended.set()
+            nursery.cancel_scope.shield = True  # a second Cancelled would hide the failure
     try:
         if failure is not None:
             raise failure

@@ -65,7 +65,7 @@ class ObservedHandler:
                 await trio.sleep(_LOOK_EVERY)
 
         async def stop_if_done() -> None:
-            await self._recorder.until(lambda jobs: jobs[0].is_done)
+            await self._recorder.until(lambda _: self._recorder.job(self._job_id).is_done)
             if self._attempt is None:
                 worker.shutdown()
 
@@ -77,6 +77,7 @@ class ObservedHandler:
                     await worker.run()
             except BaseException as error:
                 failure = error  # raised below: the nursery would make a group of it
+            nursery.cancel_scope.shield = True  # a second Cancelled would hide the failure
             nursery.cancel_scope.cancel(reason="the worker has ended")
         try:
             if failure is not None:

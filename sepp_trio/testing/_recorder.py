@@ -10,6 +10,7 @@ import trio
 
 from sepp_trio.broker._changes import Change
 from sepp_trio.broker._clock import BrokerClock
+from sepp_trio.broker.store import Store
 from sepp_trio.types import DeadLetterCause
 from sepp_trio.wire import convert, custom_of, decoder_of, records
 
@@ -147,13 +148,25 @@ class Recorder:
 
     # ---- what the broker tells ----
 
+    def load(self, store: Store, now_ms: int, clock: BrokerClock) -> None:
+        """Take in what is in a store that is just opened."""
+        changes: list[Change] = []
+        for place, at, attempt, cause, reason, body in store.contents():
+            job_id = uuid.UUID(self._decode(body).id).bytes
+            due = at if place == "scheduled" else None
+            changes.append(Change("found", job_id, attempt, due, body=body))
+            if place == "leased":
+                changes.append(Change("leased", job_id, attempt, at))
+            elif place == "dead":
+                changes.append(Change("dead-lettered", job_id, attempt, cause=cause, reason=reason))
+        self.observe(changes, now_ms, clock)
+
     def observe(self, changes: Sequence[Change], now_ms: int, clock: BrokerClock) -> None:
         """Take in what was committed just now."""
         now = trio.current_time()
         for change in changes:
             until = None if change.at is None else clock.trio_time(change.at)
-            if change.kind == "enqueued":
-                assert change.body is not None
+            if change.body is not None:
                 job = self._decode(change.body)
                 later = change.at is not None and change.at > now_ms
                 state: JobState = "scheduled" if later else "ready"

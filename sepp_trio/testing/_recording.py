@@ -16,6 +16,7 @@ from sepp_trio.types import LeasedJob
 
 from ._history import JobHistory, Jobs
 from ._recorder import Recorder
+from ._threads import clock_waits_for_threads
 
 
 class RecordingBroker(Broker):
@@ -69,16 +70,21 @@ class RecordingBroker(Broker):
 async def open_recording_broker(
     path: str | os.PathLike[str] | None = None, *, config: BrokerConfig | None = None
 ) -> AsyncIterator[RecordingBroker]:
-    """:func:`sepp_trio.open_broker`, with the history of every job.
+    """:func:`sepp_trio.open_broker`, with the history of every job, those that it finds in the
+    file included. While it runs, a leaping clock waits for threads: see
+    :func:`clock_waits_for_threads`.
 
     Raises:
         StoreError: the file cannot be used; says why.
     """
     recorder = Recorder()
-    async with _parts(path, config or BrokerConfig(), recorder.observe) as parts:
-        broker = RecordingBroker(parts, recorder)
-        async with _running(broker):
-            yield broker
+    with clock_waits_for_threads():
+        async with _parts(path, config or BrokerConfig(), recorder.observe) as parts:
+            # In the loop: what a test finds in a file is little.
+            recorder.load(parts.store, parts.clock.now_ms(), parts.clock)
+            broker = RecordingBroker(parts, recorder)
+            async with _running(broker):
+                yield broker
 
 
 async def end_lease(committer: Committer, engine: Engine, job: LeasedJob) -> None:

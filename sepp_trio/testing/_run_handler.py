@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import trio
 import trio.testing
 
 from sepp_trio.broker import BrokerConfig
 from sepp_trio.client import SeppClient, open_client
+from sepp_trio.client._open import Connect
 from sepp_trio.types import (
     Duration,
     EnqueueRequest,
@@ -29,9 +30,10 @@ from ._faults import FaultPlan
 from ._hosted import hosted
 from ._observed import ObservedHandler
 from ._outcomes import Outcome
-from ._proxy import FaultProxy, open_fault_proxy
+from ._proxy import FaultProxy, ServerControls, open_fault_proxy
 from ._recorder import Recorder
-from ._server import FragileServer, open_fragile_server
+from ._recording import RecordingBroker
+from ._server import open_fragile_server
 from ._threads import clock_waits_for_threads
 
 _VIRTUAL_LIMIT: Final = 3600.0
@@ -64,6 +66,7 @@ async def run_handler(
     handler_timeout: Duration | None = None,
     faults: FaultPlan | None = None,
     config: BrokerConfig | None = None,
+    broker: RecordingBroker | None = None,
     limit: Duration | None = None,
     **job: Unpack[JobFields],
 ) -> Outcome:
@@ -81,6 +84,8 @@ async def run_handler(
         faults: What goes wrong between worker and server, and with the server; its clock starts
             when the job is ready for this delivery.
         config: The server's settings: limits and retry policies.
+        broker: Deliver through this one instead, which must have no other job in the queue; for
+            handlers that use a client themselves, or whose traces are to be looked at.
         limit: Seconds on Trio's clock in which the delivery has to end. Without it an hour for
             an async handler on a ``MockClock``, else a minute.
         job: Fields of ``EnqueueRequest``; queue and job type are ``"test"`` if not given.
@@ -105,14 +110,13 @@ async def run_handler(
     leaps = isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
     default_limit = _VIRTUAL_LIMIT if is_async and leaps else _REAL_LIMIT
     within = default_limit if limit is None else seconds(limit, "limit")
-    recorder = Recorder()
     with clock_waits_for_threads():
         async with (
-            hosted(open_fragile_server(config, recorder=recorder)) as server,
+            _serving(config, broker, request.queue) as server,
             hosted(open_client(server.connect, keepalive_interval=_NO_KEEPALIVE)) as client,
         ):
-            job_id = await _prepare(client, recorder, request, attempt)
-            observed = ObservedHandler(handler, recorder, job_id)
+            job_id = await _prepare(client, server.recorder, request, attempt)
+            observed = ObservedHandler(handler, server.recorder, job_id)
             async with _faulty(faults, server, client) as (proxy, used):
                 worker = Worker(
                     used,
@@ -138,6 +142,30 @@ def _request(payload: Payload | None, job: JobFields) -> EnqueueRequest:
     return EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)
 
 
+class _Server(NamedTuple):
+    connect: Connect
+    recorder: Recorder
+    controls: ServerControls | None
+
+
+@asynccontextmanager
+async def _serving(
+    config: BrokerConfig | None, broker: RecordingBroker | None, queue: str
+) -> AsyncIterator[_Server]:
+    """The broker that was given, or a server of our own."""
+    if broker is not None:
+        if config is not None:
+            raise ValueError("config is that of broker: give one of the two")
+        others = broker.jobs(queue).where(lambda job: not job.is_done)
+        if others:
+            raise ValueError(f"broker must have no other job in queue {queue!r}, but has {others}")
+        yield _Server(broker._connect, broker._recorder, None)
+        return
+    recorder = Recorder()
+    async with hosted(open_fragile_server(config, recorder=recorder)) as server:
+        yield _Server(server.connect, recorder, server)
+
+
 async def _prepare(
     client: SeppClient, recorder: Recorder, request: EnqueueRequest, attempt: int
 ) -> str:
@@ -146,7 +174,7 @@ async def _prepare(
     most = recorder.job(job_id).max_attempts
     if attempt > most:
         raise ValueError(f"attempt must be at most the job's max_attempts ({most}), not {attempt}")
-    await recorder.until(lambda jobs: jobs.ready)
+    await recorder.until(lambda _: recorder.job(job_id).state == "ready")
     for _ in range(1, attempt):
         options = ReserveOptions(
             [request.queue], _EARLIER_LEASE, wait_timeout=0, worker_id="earlier attempt"
@@ -158,14 +186,14 @@ async def _prepare(
 
 @asynccontextmanager
 async def _faulty(
-    faults: FaultPlan | None, server: FragileServer, client: SeppClient
+    faults: FaultPlan | None, server: _Server, client: SeppClient
 ) -> AsyncIterator[tuple[FaultProxy | None, SeppClient]]:
     """A client that suffers from the plan, which starts now; without one, the client itself."""
     if faults is None:
         yield None, client
         return
     async with (
-        hosted(open_fault_proxy(server.connect, faults, server=server)) as proxy,
+        hosted(open_fault_proxy(server.connect, faults, server=server.controls)) as proxy,
         hosted(open_client(proxy.connect)) as used,
     ):
         yield proxy, used
