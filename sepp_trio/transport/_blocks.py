@@ -34,10 +34,20 @@ class Answer:
 
     ``fault`` says why the block is malformed; ``status`` is the HTTP status
     (None in trailers), ``grpc_status`` the number in ``grpc-status``: None
-    without one, -1 if it is no number.
+    without one, -1 if it is no number.  ``opens`` and ``closes``: it is the
+    first or the last block of an answer without an error.
     """
 
-    __slots__ = ("fault", "fields", "grpc_message", "grpc_status", "is_grpc", "status")
+    __slots__ = (
+        "closes",
+        "fault",
+        "fields",
+        "grpc_message",
+        "grpc_status",
+        "is_grpc",
+        "opens",
+        "status",
+    )
 
     def __init__(self, fields: Fields) -> None:
         self.fields = _texts(fields)
@@ -64,6 +74,8 @@ class Answer:
             elif name[:1] == ":":
                 self.fault = self.fault or "an unknown pseudo-header"
         self.is_grpc = self.status == 200 and content_type.startswith("application/grpc")
+        self.opens = self.is_grpc and self.fault is None
+        self.closes = self.status is None and self.grpc_status == 0 and self.fault is None
 
 
 class Request:

@@ -98,6 +98,11 @@ class Call(ClientStream):
         except CallError as error:
             self.settle(None, self._judge(error))
             return
+        self.replied(message)
+
+    def replied(self, message: bytes) -> None:
+        if self.done:
+            return  # withdrawn, and not reset yet
         try:
             reply = self.method.decode(message)
         except Exception as cause:

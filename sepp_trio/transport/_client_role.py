@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING
 
 from ._blocks import Answer
 from ._frames import (
+    DATA,
+    DATA_HEAD,
     DEFAULT_WINDOW,
     ENABLE_PUSH,
+    END_ALL,
     END_STREAM,
+    FRAME_SIZE,
+    HEAD,
     HEADER_TABLE_SIZE,
     HEADERS,
     INITIAL_WINDOW_SIZE,
@@ -37,8 +42,8 @@ _MOST_SPARE = 64
 class ClientStream(Stream):
     """A call that the client makes: subclass it and put it into a waiting queue.
 
-    Exactly one of :meth:`answered`, :meth:`broken` and :meth:`oversized` is
-    called once the stream has begun, unless it is abandoned or the connection
+    Exactly one of :meth:`replied`, :meth:`answered`, :meth:`broken` and :meth:`oversized`
+    is called once the stream has begun, unless it is abandoned or the connection
     is lost before.
     """
 
@@ -59,6 +64,10 @@ class ClientStream(Stream):
 
         ``now`` is the connection's.  None: it is too late for this call, drop it.
         """
+        raise NotImplementedError
+
+    def replied(self, message: bytes) -> None:
+        """The answer is complete, and this message is all there is to say about it."""
         raise NotImplementedError
 
     def answered(self) -> None:
@@ -105,7 +114,8 @@ class ClientConnection(Connection):
         """The time, kept by the driver: when ``data_to_send`` is called."""
         self._on_output = on_output
         self._patient = waiting[2] if len(waiting) > 2 else None
-        self._next_id = 1
+        self.next_id = 1
+        """The number of the next stream that is opened."""
         self._decoder = BlockDecoder(Answer)
         self._known = self._decoder.known
         self._control += PREFACE + settings(
@@ -167,8 +177,8 @@ class ClientConnection(Connection):
         block = stream.header_block(self.now)
         if block is None:
             return
-        number = self._next_id
-        self._next_id = number + 2
+        number = self.next_id
+        self.next_id = number + 2
         if number >= MAX_STREAM_ID:
             self.accepting = False
         stream.begin(number, self._peer_window, self.config.stream_window)
@@ -183,6 +193,45 @@ class ClientConnection(Connection):
 
     def _all_taken(self, stream: Stream, out: bytearray) -> None:
         stream.local_ended = True
+
+    def _take_whole(self, data: bytes, start: int, stop: int, number: int) -> int:
+        # What is not exactly as usual is judged frame by frame, with the same result.
+        known = self._known
+        head = known.get(data[start:stop])
+        end = len(data)
+        if head is None or not head.opens or end - stop < 14:
+            return 0
+        high, low, kind, flags, same, compressed, size = DATA_HEAD.unpack_from(data, stop)
+        length = high << 8 | low
+        last = stop + 9 + length  # where the trailers' frame begins
+        if same != number or kind != DATA or flags or compressed or size + 5 != length:
+            return 0
+        if end - last < 9:
+            return 0
+        high, low, kind, flags, same = HEAD.unpack_from(data, last)
+        at: int = last + 9 + (high << 8 | low)
+        if same != number or kind != HEADERS or flags != END_ALL or at > end:
+            return 0
+        trailers = known.get(data[last + 9 : at])
+        if trailers is None or not trailers.closes:
+            return 0
+        stream = self.streams.get(number)
+        left = self._receive_window - length
+        if (
+            stream is None
+            or stream.head is not None
+            or not stream.local_ended
+            or length > FRAME_SIZE
+            or length > stream.receive_window
+            or size > self.config.max_message
+            or left < self.config.connection_window >> 1
+        ):
+            return 0
+        self._receive_window = left
+        self.answers += 1
+        del self.streams[number]
+        stream.replied(data[stop + 14 : last])
+        return at
 
     def _on_block(self, number: int, flags: int, block: bytes) -> None:
         answer = self._known.get(block) or self._decoder.decode(block)
@@ -274,5 +323,5 @@ class ClientConnection(Connection):
 
     def _on_closed_stream(self, number: int, kind: int) -> None:
         # Frames that were under way when we reset the stream are no fault.
-        if number == 0 or number % 2 == 0 or number >= self._next_id:
+        if number == 0 or number % 2 == 0 or number >= self.next_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a frame on a stream that never was")

@@ -93,7 +93,10 @@ class Dispatcher:
             self._wanted.set()
             return
         if link.parked is not None:
-            link.wake()
+            if link.at_once:
+                link.flush()
+            else:
+                link.wake()
         if call.started + self.unanswered_interval < link.check_at and not call.long_poll:
             link.watch_short_call(call.started)
 

@@ -15,6 +15,7 @@ from ._frames import (
     DATA,
     DEFAULT_WINDOW,
     ENABLE_PUSH,
+    END_ALL,
     END_HEADERS,
     END_STREAM,
     FRAME_SIZE,
@@ -126,9 +127,15 @@ class Connection(Sender):
                 if self._partial is not None or not self.settings_received:
                     self._check_order(kind, flags, number)
                 try:
-                    if kind == DATA:
+                    if kind == HEADERS and flags == END_HEADERS:
+                        # A message that came whole and is as usual, or the frame alone.
+                        at = self._take_whole(data, start, stop, number)
+                        if not at:
+                            at = stop
+                            self._on_block(number, flags, data[start:stop])
+                    elif kind == DATA:
                         self._on_data(number, flags, data[start:stop])
-                    elif kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
+                    elif kind == HEADERS and flags == END_ALL:
                         self._on_block(number, flags, data[start:stop])
                     elif kind == HEADERS:
                         self._on_header_frame(number, flags, data[start:stop])
@@ -161,6 +168,14 @@ class Connection(Sender):
 
     def _fed(self) -> None:
         """All frames that were complete have been handled."""
+
+    def _take_whole(self, data: bytes, start: int, stop: int, number: int) -> int:
+        """Take all frames of a message in one step, if they are in ``data`` and as usual.
+
+        ``start`` and ``stop`` are those of its header block.  Returns where the
+        frames end; 0: nothing was done, they are to be taken one by one.
+        """
+        return 0
 
     def _on_block(self, number: int, flags: int, block: bytes) -> None:
         raise NotImplementedError

@@ -11,6 +11,7 @@ import trio
 from ._client_role import ClientConnection
 from ._errors import DialError
 from ._frames import ConnectionFault, code_name
+from ._pipe import pipe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,9 +48,11 @@ class LinkOwner(Protocol):
 class Link:
     """Drives one HTTP/2 connection over a Trio stream.
 
-    Only the writer task calls ``send_all``, which no caller can cancel: bytes
-    are never cut off in the middle.  Whatever callers do is synchronous:
-    queue, or undo, and wake the writer.
+    Only the writer task waits for the stream to take bytes, which no caller can
+    cancel: they are never cut off in the middle.  Whatever callers do is
+    synchronous: queue, or undo, and wake the writer.  While calls come one at a
+    time, though, each is written as it is made: the writer's turn would cost as
+    much as the call.
     """
 
     def __init__(
@@ -67,6 +70,14 @@ class Link:
         self._waiting = waiting
         self.parked: trio.lowlevel.Task | None = None
         """The writer, while it waits for :meth:`wake`."""
+        self.at_once = False
+        """Whether the next call is to be written by :meth:`flush`."""
+        self._pipe = pipe_of(stream)
+        self._feeding = False
+        # What the last write by flush has left over.
+        self._unsent = b""
+        # The last turn of the loop with calls had only one.
+        self._one_by_one = self._pipe.writes_at_once
         self._drained: trio.Event | None = None
         self._heard = trio.current_time()
         self._reads = 0
@@ -131,9 +142,25 @@ class Link:
     def wake(self) -> None:
         """There may be something to write."""
         task = self.parked
-        if task is not None:
+        # The reader looks itself when it is through.
+        if task is not None and not self._feeding:
             self.parked = None
             trio.lowlevel.reschedule(task)
+
+    def flush(self) -> None:
+        """Write what is queued, as far as it goes; while the writer is parked."""
+        self.at_once = False
+        data = self._take()
+        try:
+            sent = self._pipe.write_now(data)
+        except Exception as error:
+            self.end(_describe(error))
+            return
+        if sent < len(data):
+            self._unsent = bytes(data[sent:])
+            self.wake()
+        elif self.core.has_output():
+            self.wake()
 
     def watch_short_call(self, now: float) -> None:
         """A call that should be answered soon has been queued."""
@@ -149,23 +176,37 @@ class Link:
         self.parked = None
         return trio.lowlevel.Abort.SUCCEEDED
 
+    def _take(self) -> bytearray:
+        core = self.core
+        core.now = trio.current_time()
+        data = core.data_to_send()
+        self._owner.bytes_sent += len(data)
+        if not core.accepting:
+            self._leave()
+        return data
+
     @trio.lowlevel.enable_ki_protection
     async def _write(self) -> None:
-        core, owner, send_all = self.core, self._owner, self._stream.send_all
+        core, pipe = self.core, self._pipe
+        data: bytes | bytearray
         while True:
-            if core.has_output():
-                core.now = trio.current_time()
-                data = core.data_to_send()
-                owner.bytes_sent += len(data)
-                if not core.accepting:
-                    self._leave()
+            if self._unsent or core.has_output():
+                if self._unsent:
+                    data, self._unsent = self._unsent, b""
+                else:
+                    first = core.next_id
+                    data = self._take()
+                    self._one_by_one = pipe.writes_at_once and core.next_id <= first + 2
+                self.at_once = False
                 try:
-                    await send_all(data)
+                    await pipe.send_all(data)
                 except Exception as error:
                     self.end(_describe(error))
                     return
                 if self._drained is not None and core.control_backlog <= _UNREAD_LIMIT:
                     self._drained.set()
+                if pipe.writes_at_once and core.has_output():
+                    await trio.lowlevel.checkpoint()
             elif core.closed or not (core.accepting or core.streams):
                 self.end(self.reason or "the server said goodbye")
                 return
@@ -175,10 +216,10 @@ class Link:
 
     @trio.lowlevel.enable_ki_protection
     async def _read(self) -> None:
-        core, owner, receive_some = self.core, self._owner, self._stream.receive_some
+        core, owner, receive = self.core, self._owner, self._pipe.receive
         while True:
             try:
-                data = await receive_some(READ_SIZE)
+                data = await receive(READ_SIZE)
             except Exception as error:
                 self.end(_describe(error))
                 return
@@ -188,15 +229,23 @@ class Link:
             owner.bytes_received += len(data)
             self._heard = trio.current_time()
             self._reads += 1
+            self._feeding = True
             try:
                 core.feed(data)
             except ConnectionFault as fault:
+                self._feeding = False
                 self._leave_for_fault(fault)
                 return
+            self._feeding = False
+            self.at_once = self._one_by_one
             if not core.accepting:
                 self._leave()
-            if self.parked is not None and (core.has_output() or not core.accepting):
                 self.wake()
+            elif self.parked is not None and core.has_output():
+                if self._pipe.writes_at_once:
+                    self.flush()
+                else:
+                    self.wake()
             if core.control_backlog > _UNREAD_LIMIT:
                 # The peer asks for answers and does not read them.
                 self._drained = trio.Event()

@@ -52,6 +52,9 @@ class Call(ClientStream):
     def header_block(self, now: float) -> bytes:
         return REQUEST_BLOCK
 
+    def replied(self, message: bytes) -> None:
+        self.outcomes.append(message)
+
     def answered(self) -> None:
         assert self.head is not None
         assert self.trailers is not None

@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 import pytest
 
+from sepp_trio.transport import CallError
 from sepp_trio.transport._client_role import ClientConnection
 from sepp_trio.transport._frames import (
     MAX_STREAM_ID,
@@ -16,10 +17,12 @@ from sepp_trio.transport._frames import (
     frame,
     settings,
 )
+from sepp_trio.transport._headers import encode_block
 from sepp_trio.transport._http2 import Http2Config
 from sepp_trio.transport._sending import WRITE_SIZE
 from sepp_trio.transport._server_role import ServerConnection
 from sepp_trio.transport._server_stream import ServerStream
+from sepp_trio.transport._status import message_of
 
 from .h2_oracle import HEAD_BLOCK, REQUEST_BLOCK, TRAILER_BLOCK, Call, ClientWorld, prefixed
 from .peer import HEADS, data, headers, message, rst_stream, window_update
@@ -84,9 +87,201 @@ def test_credit_is_given_at_half_the_window() -> None:
     assert not client.core.has_output()
 
 
+class Answered(Call):
+    """A call whose outcome is what a caller would see."""
+
+    def answered(self) -> None:
+        try:
+            self.outcomes.append(message_of(self))
+        except CallError as error:
+            self.outcomes.append(str(error))
+
+
+def block(stream: int, fields: list[tuple[str, str]], flags: int = 0) -> bytes:
+    """A HEADERS frame whose block can be remembered."""
+    return frame(1, flags | 4, stream, encode_block(fields))
+
+
+TRAILERS = [("grpc-status", "0")]
+ANSWERS: dict[str, list[bytes]] = {
+    "as usual": [block(1, HEADS), data(1, message(b"x")), block(1, TRAILERS, 1)],
+    "empty": [block(1, HEADS), data(1, message(b"")), block(1, TRAILERS, 1)],
+    "in two frames": [
+        block(1, HEADS),
+        data(1, message(b"xyz")[:6]),
+        data(1, message(b"xyz")[6:]),
+        block(1, TRAILERS, 1),
+    ],
+    "two messages": [
+        block(1, HEADS),
+        data(1, message(b"x") + message(b"y")),
+        block(1, TRAILERS, 1),
+    ],
+    "compressed": [block(1, HEADS), data(1, message(b"x", 1)), block(1, TRAILERS, 1)],
+    "an error after all": [
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(1, [("grpc-status", "13")], 1),
+    ],
+    "no status": [block(1, HEADS), data(1, message(b"x")), block(1, [("a", "b")], 1)],
+    "ends with its data": [block(1, HEADS), data(1, message(b"x"), 1)],
+    "trailers that do not end it": [
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(1, TRAILERS),
+    ],
+    "malformed trailers": [
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(1, [*TRAILERS, ("UPPER", "x")], 1),
+    ],
+    "another HTTP status": [
+        block(1, [(":status", "503")]),
+        data(1, message(b"x")),
+        block(1, TRAILERS, 1),
+    ],
+    "a 1xx before": [
+        block(1, [(":status", "103")]),
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(1, TRAILERS, 1),
+    ],
+    "headers twice": [
+        block(1, HEADS),
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(1, TRAILERS, 1),
+    ],
+    "too large": [
+        block(1, HEADS),
+        data(1, message(b"x" * 9000)),
+        block(1, TRAILERS, 1),
+    ],
+    "beyond its window": [
+        block(1, HEADS),
+        data(1, message(b"x" * 9500)),
+        block(1, TRAILERS, 1),
+    ],
+    "of a stream that is over": [
+        block(1, HEADS),
+        data(1, message(b"x"), 1),
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(1, TRAILERS, 1),
+    ],
+    "ended by its data and by trailers": [
+        block(1, HEADS),
+        data(1, message(b"x"), 1),
+        block(1, TRAILERS, 1),
+    ],
+    "a stream that never was": [
+        block(99, HEADS),
+        data(99, message(b"x")),
+        block(99, TRAILERS, 1),
+    ],
+    "before the request is over": [
+        block(9, HEADS),
+        data(9, message(b"x")),
+        block(9, TRAILERS, 1),
+    ],
+    "the data of another between": [
+        block(3, HEADS),
+        block(1, HEADS),
+        data(3, message(b"y")),
+        block(3, TRAILERS, 1),
+        data(1, message(b"x")),
+        block(1, TRAILERS, 1),
+    ],
+    "the data of another instead": [
+        block(3, HEADS),
+        block(1, HEADS),
+        data(3, message(b"y")),
+        block(1, TRAILERS, 1),
+        block(3, TRAILERS, 1),
+    ],
+    "the trailers of another after it": [
+        block(3, HEADS),
+        data(3, message(b"y")),
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(3, TRAILERS, 1),
+        block(1, TRAILERS, 1),
+    ],
+    "data for trailers": [
+        block(1, HEADS),
+        data(1, message(b"x")),
+        frame(0, 5, 1, encode_block(TRAILERS)),
+    ],
+    "trailers that go on": [
+        block(1, HEADS),
+        data(1, message(b"x")),
+        block(1, [*TRAILERS, ("x", "y")], 1),
+    ],
+    "half the connection's window": [
+        *(block(1, HEADS), data(1, message(b"x" * 16000)), block(1, TRAILERS, 1)),
+        *(block(3, HEADS), data(3, message(b"x" * 16000)), block(3, TRAILERS, 1)),
+        *(block(7, HEADS), data(7, message(b"x" * 2000)), block(7, TRAILERS, 1)),
+    ],
+    "mixed with another": [
+        block(1, HEADS),
+        block(3, HEADS),
+        data(1, message(b"x")),
+        data(3, message(b"y")),
+        block(3, TRAILERS, 1),
+        block(1, TRAILERS, 1),
+    ],
+    "a frame that is too long": [
+        block(1, HEADS),
+        frame(0, 0, 1, message(b"x" * 16380)),
+        block(1, TRAILERS, 1),
+    ],
+}
+NARROW = {
+    "too large": Http2Config(max_message=8000),
+    "beyond its window": Http2Config(stream_window=9000),
+    "half the connection's window": Http2Config(connection_window=65_535),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_an_answer_in_one_piece_is_taken_as_one_in_many(what: str) -> None:
+    """An answer whose blocks are known is taken in one step if it is as usual."""
+    seen = []
+    stream = b"".join(ANSWERS[what])
+    for size in (1, 10, len(stream) - 5, len(stream)):
+        client = Client(NARROW.get(what))
+        calls = [Answered(request, False) for request in (b"", b"", b"", b"", bytes(70_000))]
+        client.waiting[1].update(dict.fromkeys(calls))
+        client.core.data_to_send()
+        # Every header block is known by then.
+        client.core.feed(block(5, HEADS) + data(5, message(b"")) + block(5, TRAILERS, 1))
+        assert calls[2].outcomes == [b""]
+        for piece in ANSWERS[what]:
+            if piece[3] == 1:
+                client.core._decoder.decode(piece[9:])
+        fault = None
+        try:
+            for at in range(0, len(stream), size):
+                client.core.feed(stream[at : at + size])
+        except ConnectionFault as error:
+            fault = str(error)
+        seen.append(
+            (
+                fault,
+                [call.outcomes for call in calls],
+                bytes(client.core.data_to_send()),
+                list(client.core.streams),
+                client.core._receive_window,
+                fault or client.core._rest,
+                client.core.answers,
+            )
+        )
+    assert all(one == seen[0] for one in seen)
+
+
 def test_stream_numbers_run_out() -> None:
     client = Client()
-    client.core._next_id = MAX_STREAM_ID
+    client.core.next_id = MAX_STREAM_ID
     first, second = client.call(), client.call()
     client.core.data_to_send()
     assert first.id == MAX_STREAM_ID

@@ -1,0 +1,216 @@
+"""Sockets without Trio's checkpoints: what is written and read, and what closing does to it."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from sepp_trio.transport import CallError, open_channel
+from sepp_trio.transport._pipe import SocketPipe, pipe_of
+
+from .peer import ECHO, Network, socket_pair
+
+
+def sockets() -> tuple[trio.SocketStream, trio.SocketStream]:
+    ours, theirs = socket_pair()
+    assert isinstance(ours, trio.SocketStream)
+    assert isinstance(theirs, trio.SocketStream)
+    return ours, theirs
+
+
+class MadeUp(trio.socket.SocketType):
+    """As trio.socket.set_custom_socket_factory may bring them."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    @property
+    def type(self) -> int:
+        return socket.SOCK_STREAM
+
+    def fileno(self) -> int:
+        return self._number
+
+    def setsockopt(self, *_: object) -> None:
+        pass
+
+
+async def test_only_real_sockets_are_written_at_once() -> None:
+    ours, theirs = sockets()
+    async with ours, theirs:
+        assert pipe_of(ours).writes_at_once
+        memory, _ = trio.testing.memory_stream_pair()
+        assert not pipe_of(memory).writes_at_once
+        assert pipe_of(memory).write_now(b"x") == 0
+        with tempfile.TemporaryFile() as file:
+            assert not pipe_of(trio.SocketStream(MadeUp(file.fileno()))).writes_at_once
+        await ours.aclose()
+        assert not pipe_of(ours).writes_at_once
+
+
+async def test_what_does_not_fit_waits_and_arrives_in_order() -> None:
+    ours, theirs = sockets()
+    data = bytes(range(256)) * 4000
+    async with ours, theirs, trio.open_nursery() as nursery:
+        nursery.start_soon(pipe_of(ours).send_all, data)
+        got = bytearray()
+        while len(got) < len(data):
+            got += await pipe_of(theirs).receive(65536)
+        assert got == data
+
+
+async def test_a_full_socket_takes_nothing_at_once() -> None:
+    ours, theirs = sockets()
+    async with ours, theirs:
+        pipe = pipe_of(ours)
+        while pipe.write_now(bytes(65536)):
+            pass
+        assert pipe.write_now(b"x") == 0
+
+
+async def test_the_end_of_a_stream_is_read_as_nothing() -> None:
+    ours, theirs = sockets()
+    async with ours, theirs:
+        await theirs.send_eof()
+        assert await pipe_of(ours).receive(100) == b""
+
+
+async def test_a_broken_socket_raises_as_a_stream_does() -> None:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        ours = await trio.open_tcp_stream(*listener.socket.getsockname())
+        theirs = await listener.accept()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await theirs.aclose()
+        pipe = pipe_of(ours)
+        with pytest.raises(trio.BrokenResourceError) as caught:
+            await pipe.receive(100)
+        assert isinstance(caught.value.__cause__, ConnectionResetError)
+        with pytest.raises(trio.BrokenResourceError) as caught:
+            await pipe.send_all(b"x")
+        assert isinstance(caught.value.__cause__, BrokenPipeError)
+        await ours.aclose()
+
+
+async def test_a_closed_socket_is_neither_read_nor_written_under_its_old_number() -> None:
+    ours, theirs = sockets()
+    async with theirs:
+        pipe = pipe_of(ours)
+        await ours.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            pipe.write_now(b"x")
+        with pytest.raises(trio.ClosedResourceError):
+            await pipe.receive(100)
+
+
+async def test_a_close_ends_the_wait_for_bytes(nursery: trio.Nursery) -> None:
+    ours, theirs = sockets()
+    async with theirs:
+        pipe, errors = pipe_of(ours), []
+
+        async def read() -> None:
+            try:
+                await pipe.receive(100)
+            except trio.ClosedResourceError as error:
+                errors.append(error)
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(errors) == 1
+
+
+async def test_a_close_between_the_wake_up_and_the_read_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = sockets()
+    async with theirs:
+        pipe = cast("SocketPipe", pipe_of(ours))
+
+        async def wait_readable(_: int) -> None:
+            await ours.aclose()  # by a task that ran just before
+
+        monkeypatch.setattr(trio.lowlevel, "wait_readable", wait_readable)
+        with pytest.raises(trio.ClosedResourceError):
+            await pipe.receive(100)
+
+
+async def test_a_wake_up_for_nothing_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = sockets()
+    async with ours, theirs:
+        wait_readable = trio.lowlevel.wait_readable
+        waits = []
+
+        async def too_early(number: int) -> None:
+            waits.append(number)
+            if len(waits) == 1:
+                return
+            await theirs.send_all(b"late")
+            await wait_readable(number)
+
+        monkeypatch.setattr(trio.lowlevel, "wait_readable", too_early)
+        assert await pipe_of(ours).receive(100) == b"late"
+
+
+class Writes(trio.abc.Instrument):
+    """Counts how often the writer of a link had a turn."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.turns += task.name.endswith("Link._write")
+
+
+async def test_calls_that_come_alone_need_no_turn_of_the_writer() -> None:
+    writes = Writes()
+    async with Network(pair=socket_pair) as network, trio.open_nursery() as nursery:
+        nursery.start_soon(network.serve)
+        async with open_channel(network.connect, authority="peer:1") as channel:
+            await channel.unary(ECHO, b"first")
+            await trio.testing.wait_all_tasks_blocked()
+            trio.lowlevel.add_instrument(writes)
+            for number in range(20):
+                assert await channel.unary(ECHO, b"%d" % number) == b"%d" % number
+            assert writes.turns == 0
+            # Those that come together leave together, also when the next are made.
+            for _ in range(3):
+                async with trio.open_nursery() as callers:
+                    for _ in range(20):
+                        callers.start_soon(channel.unary, ECHO, b"x")
+            trio.lowlevel.remove_instrument(writes)
+            assert 0 < writes.turns < 20
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_socket_did_not_take_at_once_follows() -> None:
+    async with Network(pair=socket_pair) as network, trio.open_nursery() as nursery:
+        nursery.start_soon(network.serve)
+        async with open_channel(network.connect, authority="peer:1") as channel:
+            for _ in range(3):
+                await channel.unary(ECHO, b"small")
+                big = bytes(range(256)) * 2000
+                assert await channel.unary(ECHO, big) == big
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_socket_that_breaks_at_once_is_a_lost_connection() -> None:
+    async with Network(pair=socket_pair) as network, trio.open_nursery() as nursery:
+        async with open_channel(network.connect, authority="peer:1") as channel:
+            peer = await network.peer(0)
+            nursery.start_soon(peer.serve)
+            await channel.unary(ECHO, b"x")
+            await trio.testing.wait_all_tasks_blocked()
+            stream = peer.stream
+            assert isinstance(stream, trio.SocketStream)
+            # The peer is gone, and the reader has not had its turn since.
+            stream.socket.close()
+            with pytest.raises(CallError, match="the connection was lost: BrokenPipe"):
+                await channel.unary(ECHO, b"y")
+        nursery.cancel_scope.cancel()
