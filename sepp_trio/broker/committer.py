@@ -160,6 +160,10 @@ class Committer:
     def start_drain(self) -> None:
         """From now on a reserve takes what is there and never waits; parked ones get nothing."""
         self._draining = True
+        self.send_home()
+
+    def send_home(self) -> None:
+        """Answer the reserves that wait now, with nothing; not those of a batch in its thread."""
         if not self._busy:
             self._send_home()
 

@@ -39,4 +39,7 @@ from ._recording import open_recording_broker as open_recording_broker
 from ._run_handler import run_handler as run_handler
 from ._server import FragileServer as FragileServer
 from ._server import open_fragile_server as open_fragile_server
+from ._starter import WorkerOptions as WorkerOptions
+from ._starter import WorkerStarter as WorkerStarter
+from ._starter import open_worker_starter as open_worker_starter
 from ._threads import clock_waits_for_threads as clock_waits_for_threads
