@@ -21,6 +21,7 @@ from ._faults import random_server_plan as random_server_plan
 from ._history import JobEvent as JobEvent
 from ._history import JobHistory as JobHistory
 from ._history import Jobs as Jobs
+from ._leaks import assert_no_leaks as assert_no_leaks
 from ._outcomes import Acked as Acked
 from ._outcomes import DeadLettered as DeadLettered
 from ._outcomes import Extend as Extend
