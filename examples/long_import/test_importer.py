@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import trio
 from trio.testing import MockClock
 
-from sepp_trio import EnqueueRequest, Payload, Worker
+from sepp_trio import EnqueueRequest, Payload, SeppClient
 from sepp_trio.testing import (
     Acked,
     DeadLettered,
-    open_recording_broker,
+    RecordingBroker,
+    WorkerStarter,
     run_handler,
 )
 
@@ -32,18 +32,18 @@ async def test_a_second_delivery_adds_nothing(inbox: Inbox, autojump_clock: Mock
     assert inbox.airports.rows() == inbox.rows
 
 
-async def test_no_row_is_doubled_if_two_deliveries_run_at_once(inbox: Inbox) -> None:
-    async with open_recording_broker() as broker, broker.open_client() as client:
-        worker = Worker(client, ["imports"], lease_duration=30)
-        worker.handle("import", inbox.import_file)
-        for _ in range(4):
-            await client.enqueue(EnqueueRequest("imports", "import", JOB, max_attempts=20))
-        async with trio.open_nursery() as nursery:
-            await nursery.start(worker.run)
-            with trio.fail_after(30):
-                await broker.settled()
-            worker.shutdown()
-        assert broker.jobs("imports").acked == broker.jobs("imports")
+async def test_no_row_is_doubled_if_deliveries_run_at_once(
+    inbox: Inbox,
+    sepp_broker: RecordingBroker,
+    sepp_client: SeppClient,
+    sepp_worker: WorkerStarter,
+    autojump_clock: MockClock,
+) -> None:
+    for _ in range(4):
+        await sepp_client.enqueue(EnqueueRequest("imports", "import", JOB, max_attempts=20))
+    await sepp_worker("imports", {"import": inbox.import_file}, lease_duration=30)
+    await sepp_broker.settled()
+    assert len(sepp_broker.jobs("imports").acked) == 4
     assert inbox.airports.rows() == inbox.rows
 
 
