@@ -1,12 +1,11 @@
-"""Batches of requests: what may be sent, as a message, and whether it may arrive twice."""
+"""Batches of requests: what may be sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ..errors import EmptyBatchError
 from ..types import EnqueueRequest
-from ..wire import convert, records
 
 
 def checked_requests(requests: Iterable[EnqueueRequest]) -> list[EnqueueRequest]:
@@ -30,13 +29,3 @@ def checked_request(request: EnqueueRequest, index: int) -> EnqueueRequest:
         kind = type(request).__name__
         raise TypeError(f"requests at index {index} must be an EnqueueRequest, not {kind}")
     return request
-
-
-def batch_message(requests: Iterable[EnqueueRequest]) -> records.EnqueueBatchRequest:
-    """The message of a batch."""
-    return records.EnqueueBatchRequest([convert.enqueue_request_to_wire(job) for job in requests])
-
-
-def all_keyed(requests: Sequence[EnqueueRequest]) -> bool:
-    """Whether the batch may arrive twice: each key makes sure of its job."""
-    return all(request.idempotency_key is not None for request in requests)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import trio
+
 from ..errors import ClientClosedError, ClientError, LeaseError, ReserveError
 from ..lease import Lease, LeaseKeeper
 from ..retry import RetryPolicy
 from ..transport import CallError, Channel, Method
 from ..types import LeasedJob
 from ._methods import methods
-from ._retry import call, repeat_idempotent
+from ._retry import repeat_idempotent
 from ._status import client_error, lease_error
 
 Req = TypeVar("Req")
@@ -47,20 +49,23 @@ class Caller:
         *,
         urgent: bool = False,
     ) -> Resp:
-        """A call by the client's policy; ``read`` makes the error of a failed one."""
+        """A call, repeated as the client's policy and ``may_repeat`` allow.
+
+        A checkpoint; a cancel abandons the call (which may have been done) or ends the pause.
+        ``read`` makes the error of the last attempt.
+        """
         self._check_open()
-        try:
-            return await call(
-                self._channel,
-                method,
-                request,
-                policy=self._retry_policy,
-                may_repeat=may_repeat,
-                timeout=self._rpc_timeout,
-                urgent=urgent,
-            )
-        except CallError as error:
-            raise self._failure(error, read) from error
+        failed = 0
+        while True:
+            try:
+                return await self._channel.unary(
+                    method, request, timeout=self._rpc_timeout, urgent=urgent
+                )
+            except CallError as error:
+                failed += 1
+                if failed >= self._retry_policy.max_attempts or not may_repeat(error):
+                    raise self._failure(error, read) from error
+            await trio.sleep(self._retry_policy.backoff(failed))
 
     async def _lease_call(self, method: Method[Req, Resp], request: Req) -> Resp:
         """An ack, nack or extend: it goes before other calls, and may arrive twice."""

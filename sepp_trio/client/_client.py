@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import TypeVar
+from functools import partial
 
 import trio
 
-from ..errors import (
-    JobRejectedError,
-)
+from ..errors import JobRejectedError
 from ..lease import Lease
 from ..lease import hold as hold_lease
 from ..transport import CallError, ChannelStatistics
@@ -30,18 +28,15 @@ from ..types import (
 )
 from ..types._checks import integer, queue_name, seconds
 from ..wire import convert, records
-from ._batches import all_keyed, batch_message, checked_requests
+from ._batches import checked_requests
 from ._caller import Caller
 from ._enqueue_many import EnqueueMany
 from ._leased import lease_of
 from ._reason import clean_reason
 from ._reserve import reserve
-from ._retry import repeat_idempotent, repeat_unambiguous
+from ._retry import repeat_batch, repeat_idempotent, repeat_unambiguous
 from ._status import reserve_error
 from ._taking import take
-
-Req = TypeVar("Req")
-Resp = TypeVar("Resp")
 
 _DRAIN_SETTLE = 1.0
 """Seconds that a cancelled drain waits for its answer, whose records are deleted already."""
@@ -85,7 +80,12 @@ class SeppClient(Caller):
         """
         if not isinstance(request, EnqueueRequest):
             raise TypeError(f"request must be an EnqueueRequest, not {type(request).__name__}")
-        [outcome] = await self._enqueue_batch([request])
+        response = await self._call(
+            self._methods.enqueue_batch,
+            convert.enqueue_batch_to_wire((request,)),
+            repeat_unambiguous if request.idempotency_key is None else repeat_idempotent,
+        )
+        [outcome] = convert.batch_results_from_wire(response, 1)
         if isinstance(outcome, JobRejection):
             raise JobRejectedError(outcome)
         return outcome
@@ -103,13 +103,11 @@ class SeppClient(Caller):
             EmptyBatchError: no job; nothing was sent.
             ClientError: see :class:`SeppClient`.
         """
-        return await self._enqueue_batch(checked_requests(requests))
-
-    async def _enqueue_batch(self, batch: list[EnqueueRequest]) -> list[EnqueueAck | JobRejection]:
+        batch = checked_requests(requests)
         response = await self._call(
             self._methods.enqueue_batch,
-            batch_message(batch),
-            repeat_idempotent if all_keyed(batch) else repeat_unambiguous,
+            convert.enqueue_batch_to_wire(batch),
+            partial(repeat_batch, batch),
         )
         return convert.batch_results_from_wire(response, len(batch))
 
@@ -124,8 +122,8 @@ class SeppClient(Caller):
         batch = checked_requests(requests)
         response = await self._call(
             self._methods.enqueue_atomic,
-            batch_message(batch),
-            repeat_idempotent if all_keyed(batch) else repeat_unambiguous,
+            convert.enqueue_batch_to_wire(batch),
+            partial(repeat_batch, batch),
         )
         return convert.atomic_acks_from_wire(response, len(batch))
 

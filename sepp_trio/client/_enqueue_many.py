@@ -17,8 +17,8 @@ from ..errors import ClientError
 from ..transport import CallError, ChannelClosed
 from ..types import EnqueueAck, EnqueueRequest, JobRejection
 from ..wire import convert, records
-from ._batches import all_keyed, batch_message, checked_request
-from ._retry import repeat_idempotent, repeat_unambiguous
+from ._batches import checked_request
+from ._retry import repeat_batch
 
 if TYPE_CHECKING:
     from ._client import SeppClient
@@ -146,12 +146,11 @@ class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
 class _Batch:
     """One EnqueueBatch in flight."""
 
-    __slots__ = ("_client", "_keyed", "_message", "done", "error", "failed", "response")
+    __slots__ = ("_client", "_requests", "done", "error", "failed", "response")
 
     def __init__(self, client: SeppClient, requests: list[EnqueueRequest]) -> None:
         self._client = client
-        self._message = batch_message(requests)
-        self._keyed = all_keyed(requests)
+        self._requests = requests
         self.done = trio.Event()
         self.failed = 0
         self.response: records.EnqueueBatchResponse | None = None
@@ -164,7 +163,7 @@ class _Batch:
         try:
             client._channel.start_unary(
                 client._methods.enqueue_batch,
-                self._message,
+                convert.enqueue_batch_to_wire(self._requests),
                 self._finish,
                 timeout=client._rpc_timeout,
             )
@@ -181,14 +180,15 @@ class _Batch:
 
     def may_repeat(self) -> bool:
         assert self.error is not None
-        repeat = repeat_idempotent if self._keyed else repeat_unambiguous
-        return self.failed < self._client._retry_policy.max_attempts and repeat(self.error)
+        if self.failed >= self._client._retry_policy.max_attempts:
+            return False
+        return repeat_batch(self._requests, self.error)
 
     def outcomes(self) -> list[EnqueueAck | JobRejection]:
         if self.error is not None:
             raise self._client._failure(self.error) from self.error
         assert self.response is not None
-        return convert.batch_results_from_wire(self.response, len(self._message.jobs))
+        return convert.batch_results_from_wire(self.response, len(self._requests))
 
 
 def _iterator(

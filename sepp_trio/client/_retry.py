@@ -1,4 +1,4 @@
-"""Which failures of which calls may be repeated, and the loop that repeats them.
+"""Which failures of which calls may be repeated.
 
 The channel repeats what the server is known not to have seen by itself; this is about
 the rest, where the caller's :class:`~sepp_trio.RetryPolicy` decides how often.
@@ -6,17 +6,12 @@ the rest, where the caller's :class:`~sepp_trio.RetryPolicy` decides how often.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Sequence
 
-import trio
 from grpclib.const import Status
 
-from ..retry import RetryPolicy
-from ..transport import CallError, Channel, Method
-
-Req = TypeVar("Req")
-Resp = TypeVar("Resp")
+from ..transport import CallError
+from ..types import EnqueueRequest
 
 _PASSING = frozenset(
     {
@@ -49,29 +44,8 @@ def repeat_unambiguous(error: CallError) -> bool:
     return error.origin == "connection" and error.unprocessed
 
 
-async def call(
-    channel: Channel,
-    method: Method[Req, Resp],
-    request: Req,
-    *,
-    policy: RetryPolicy,
-    may_repeat: Callable[[CallError], bool],
-    timeout: float,
-    urgent: bool = False,
-) -> Resp:
-    """One call, repeated as ``policy`` and ``may_repeat`` allow; ``timeout`` is per attempt.
-
-    A checkpoint; a cancel abandons the call (which may have been done) or ends the pause.
-
-    Raises:
-        CallError: of the last attempt.
-    """
-    failed = 0
-    while True:
-        try:
-            return await channel.unary(method, request, timeout=timeout, urgent=urgent)
-        except CallError as error:
-            failed += 1
-            if failed >= policy.max_attempts or not may_repeat(error):
-                raise
-        await trio.sleep(policy.backoff(failed))
+def repeat_batch(requests: Sequence[EnqueueRequest], error: CallError) -> bool:
+    """For a batch, which may arrive twice if each key makes sure of its job."""
+    if all(request.idempotency_key is not None for request in requests):
+        return repeat_idempotent(error)
+    return repeat_unambiguous(error)

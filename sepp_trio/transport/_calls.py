@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ._dispatch import Dispatcher
-    from ._method import Method, TimeoutBlocks
+    from ._method import Method, RequestBlocks
 
 SERVER_SLACK = 0.1
 """Seconds before a deadline from which on the server's word for it is believed."""
@@ -36,7 +36,6 @@ class Call(ClientStream):
         "deadline",
         "dispatcher",
         "done",
-        "headers",
         "long_poll",
         "method",
         "own_deadline",
@@ -49,8 +48,7 @@ class Call(ClientStream):
         dispatcher: Dispatcher,
         method: Method[Any, Any],
         message: bytes,
-        headers: bytes,
-        blocks: TimeoutBlocks,
+        blocks: RequestBlocks,
         urgent: bool,
         long_poll: bool,
     ) -> None:
@@ -61,7 +59,6 @@ class Call(ClientStream):
         self.connection = None
         self.dispatcher = dispatcher
         self.method = method
-        self.headers = headers
         self.blocks = blocks
         self.long_poll = long_poll
         self.done = False
@@ -84,11 +81,11 @@ class Call(ClientStream):
 
     def header_block(self, now: float) -> bytes | None:
         if self.deadline == math.inf:
-            return self.headers
+            return self.blocks.untimed
         left = self.deadline - now
         if left <= 0:
             return None  # the timer or the caller's scope is about to end the call
-        return self.headers + self.blocks.block(left)
+        return self.blocks[math.ceil(left * 1000)]
 
     def answered(self) -> None:
         if self.done:

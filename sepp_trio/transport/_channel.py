@@ -18,7 +18,7 @@ from ._dispatch import DialConfig, Dispatcher
 from ._errors import CallError, ChannelClosed
 from ._headers import encode_block
 from ._http2 import Http2Config
-from ._method import Method, TimeoutBlocks
+from ._method import Method, RequestBlocks
 from ._stub import Codec, MessageCodec, StubCall
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class Channel:
         self._dispatcher = dispatcher
         self._headers_for = headers
         self._codec = codec
-        self._headers: dict[str, bytes] = {}
-        self._blocks = TimeoutBlocks()
+        self._blocks: dict[str, RequestBlocks] = {}
         self._stub_methods: dict[tuple[str, Any, Any], Method[Any, Any]] = {}
 
     @trio.lowlevel.enable_ki_protection
@@ -100,7 +99,8 @@ class Channel:
         """
         if self._dispatcher.closed:
             await trio.lowlevel.checkpoint()
-        call = self._task_call(method, request, b"", timeout, urgent, long_poll)
+        blocks = self._blocks.get(method.route) or self._blocks_of(method.route)
+        call = self._task_call(method, request, blocks, timeout, urgent, long_poll)
         # Here and not in a method of the call: each coroutine on the way costs.
         reply: Resp
         reply, error = await trio.lowlevel.wait_task_rescheduled(call.abort)
@@ -137,8 +137,7 @@ class Channel:
             self._dispatcher,
             method,
             method.encode(request),
-            self._headers.get(method.route) or self._route_headers(method.route),
-            self._blocks,
+            self._blocks.get(method.route) or self._blocks_of(method.route),
             urgent,
             long_poll,
         )
@@ -177,11 +176,13 @@ class Channel:
                 lambda message: codec.encode(message, request_type),
                 lambda data: codec.decode(data, response_type),
             )
-        extra = encode_block(_metadata_fields(metadata)) if metadata else b""
+        blocks = self._blocks_of(route)
+        if metadata:
+            blocks = RequestBlocks(blocks.untimed + encode_block(_metadata_fields(metadata)))
         chosen = method
 
         async def perform(message: Any) -> Any:
-            call = self._task_call(chosen, message, extra, timeout, False, False)
+            call = self._task_call(chosen, message, blocks, timeout, False, False)
             reply, error = await trio.lowlevel.wait_task_rescheduled(call.abort)
             if error is None:
                 return reply
@@ -228,17 +229,17 @@ class Channel:
             keepalive_interval=d.keepalive_interval,
         )
 
-    def _route_headers(self, route: str) -> bytes:
-        headers = self._headers.get(route)
-        if headers is None:
-            headers = self._headers[route] = self._headers_for(route)
-        return headers
+    def _blocks_of(self, route: str) -> RequestBlocks:
+        blocks = self._blocks.get(route)
+        if blocks is None:
+            blocks = self._blocks[route] = RequestBlocks(self._headers_for(route))
+        return blocks
 
     def _task_call(
         self,
         method: Method[Any, Any],
         request: Any,
-        extra: bytes,
+        blocks: RequestBlocks,
         timeout: float | None,
         urgent: bool,
         long_poll: bool,
@@ -247,8 +248,7 @@ class Channel:
             self._dispatcher,
             method,
             method.encode(request),
-            self._route_headers(method.route) + extra,
-            self._blocks,
+            blocks,
             urgent,
             long_poll,
         )

@@ -1,8 +1,7 @@
-"""What a call needs to know of its method, and of its deadline."""
+"""What a call needs to know of its method, and the header blocks of its requests."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -13,6 +12,7 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 _MOST_DIGITS = 99_999_999
+_REMEMBERED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +27,30 @@ class Method(Generic[Req, Resp]):
     decode: Callable[[bytes], Resp]
 
 
-def timeout_text(seconds: float) -> str:
-    """A positive time as ``grpc-timeout``: at most eight digits, never less than asked.
-
-    In milliseconds as long as they fit, so that calls with the same timeout
-    have the same headers.
-    """
-    for factor, unit in ((1000, "m"), (1, "S"), (1 / 60, "M"), (1 / 3600, "H")):
-        count = max(math.ceil(seconds * factor), 1)
+def timeout_text(milliseconds: int) -> str:
+    """A positive time as ``grpc-timeout``: at most eight digits, never less than asked."""
+    for factor, unit in ((1, "m"), (1000, "S"), (60_000, "M"), (3_600_000, "H")):
+        count = -(-milliseconds // factor)
         if count <= _MOST_DIGITS:
             return f"{count}{unit}"
     return f"{_MOST_DIGITS}H"
 
 
-class TimeoutBlocks:
-    """Encoded ``grpc-timeout`` fields, remembered: most calls ask for the same few."""
+class RequestBlocks(dict[int, bytes]):
+    """A request's header blocks by milliseconds of ``grpc-timeout``, made when first asked for.
 
-    def __init__(self) -> None:
-        self._known: dict[int, bytes] = {}
+    Remembered, within bounds: most calls ask for the same few.
+    """
 
-    def block(self, seconds: float) -> bytes:
-        """The header block of a positive, finite time."""
-        milliseconds = math.ceil(seconds * 1000)
-        found = self._known.get(milliseconds)
-        if found is None:
-            if len(self._known) >= 1024:
-                self._known.clear()
-            found = encode_block([("grpc-timeout", timeout_text(seconds))])
-            self._known[milliseconds] = found
-        return found
+    __slots__ = ("untimed",)
+
+    def __init__(self, untimed: bytes) -> None:
+        self.untimed = untimed
+        """The block of a call without a deadline."""
+
+    def __missing__(self, milliseconds: int) -> bytes:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        timeout = encode_block([("grpc-timeout", timeout_text(milliseconds))])
+        block = self[milliseconds] = self.untimed + timeout
+        return block

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sepp_trio.transport._frames import Code, ConnectionFault, header_frames
 from sepp_trio.transport._headers import TABLE_OFF, BlockDecoder, Fields, encode_block
-from sepp_trio.transport._method import TimeoutBlocks
+from sepp_trio.transport._method import RequestBlocks
 
 ascii_text = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=300)
 fields_strategy = st.lists(st.tuples(ascii_text.filter(bool), ascii_text), max_size=8)
@@ -89,8 +89,10 @@ def test_a_large_block_is_cut_into_frames() -> None:
     assert parts == [(1, 1, 16384), (9, 0, 16384), (9, 4, 38400 - 32768)]
 
 
-def test_timeout_blocks_are_remembered_within_bounds() -> None:
-    blocks = TimeoutBlocks()
-    assert blocks.block(3) is blocks.block(2.9995)
+def test_request_blocks_are_remembered_within_bounds() -> None:
+    untimed = encode_block([("a", "b")])
+    blocks = RequestBlocks(untimed)
+    assert blocks[3000] is blocks[3000]
     for number in range(1, 2000):
-        assert blocks.block(number) == encode_block([("grpc-timeout", f"{number}000m")])
+        assert blocks[number] == untimed + encode_block([("grpc-timeout", f"{number}m")])
+        assert len(blocks) <= 512

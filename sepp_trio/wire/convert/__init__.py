@@ -9,6 +9,7 @@ from ._dead_letters import cause_to_wire as cause_to_wire
 from ._dead_letters import dead_letter_from_wire as dead_letter_from_wire
 from ._jobs import MalformedJob as MalformedJob
 from ._jobs import job_from_wire as job_from_wire
+from ._requests import enqueue_batch_to_wire as enqueue_batch_to_wire
 from ._requests import enqueue_request_to_wire as enqueue_request_to_wire
 from ._requests import nack_request_to_wire as nack_request_to_wire
 from ._requests import reserve_options_to_wire as reserve_options_to_wire
