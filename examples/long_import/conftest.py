@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,5 +12,6 @@ from .inbox import Inbox
 
 
 @pytest.fixture
-def inbox(tmp_path: Path) -> Inbox:
-    return Inbox(tmp_path)
+def inbox(tmp_path: Path) -> Iterator[Inbox]:
+    with closing(Inbox(tmp_path)) as inbox:
+        yield inbox

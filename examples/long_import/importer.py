@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import csv
 import sqlite3
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -32,19 +33,19 @@ Row: TypeAlias = tuple[str, ...]
 
 
 class Airports:
-    """The table that is filled. Blocks on the disk; usable from any thread."""
+    """The table that is filled, in SQLite. Blocks on the disk; usable from any thread."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA journal_mode = WAL")
-        with self._transaction() as database:
+    def __init__(self, path: Path | str = ":memory:") -> None:
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._lock = threading.Lock()
+        self._database.execute("PRAGMA journal_mode = WAL")
+        with self.transaction() as database:
             database.execute(f"CREATE TABLE IF NOT EXISTS airports ({', '.join(COLUMNS)})")
             database.execute("CREATE TABLE IF NOT EXISTS marks (file PRIMARY KEY, rows)")
 
     def imported(self, file: str) -> int:
         """How many rows of the file are in: its mark."""
-        with self._transaction() as database:
+        with self.transaction() as database:
             return _mark_of(file, database)
 
     def add(self, file: str, start: int, rows: Sequence[Row]) -> bool:
@@ -52,7 +53,7 @@ class Airports:
 
         False, and nothing done, if the mark is not at `start`.
         """
-        with self._transaction() as database:
+        with self.transaction() as database:
             if _mark_of(file, database) != start:
                 return False
             database.executemany("INSERT INTO airports VALUES (?, ?, ?, ?)", rows)
@@ -62,15 +63,19 @@ class Airports:
 
     def rows(self) -> list[Row]:
         """All rows, in the order in which they came."""
-        with self._transaction() as database:
+        with self.transaction() as database:
             return database.execute("SELECT * FROM airports ORDER BY rowid").fetchall()
 
+    def close(self) -> None:
+        self._database.close()
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as database:
-            database.execute("BEGIN IMMEDIATE")  # the write lock comes before the first look
-            with database:
-                yield database
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of the block, or nothing of it; nobody else gets between its statements."""
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")  # the write lock, before the first look
+            with self._database:
+                yield self._database
 
 
 def _mark_of(file: str, database: sqlite3.Connection) -> int:
@@ -113,10 +118,10 @@ class Importer:
     def __init__(
         self, directory: Path, airports: Airports, *, step: int = 500, step_timeout: float = 30
     ) -> None:
-        self._directory = directory
-        self._airports = airports
-        self._step = step
-        self._step_timeout = step_timeout
+        self.directory = directory
+        self.airports = airports
+        self.step = step
+        self.step_timeout = step_timeout
 
     async def import_file(self, payload: Payload | None, ctx: JobCtx) -> None:
         """The handler. The job's payload is the name of the file."""
@@ -129,10 +134,10 @@ class Importer:
             raise HandlerError.permanent(f"{name}: {error}") from error
 
     async def _import(self, name: str, ctx: JobCtx) -> None:
-        done = await trio.to_thread.run_sync(self._airports.imported, name)
-        with closing(steps_of(self._directory / name, done, self._step)) as steps:
+        done = await trio.to_thread.run_sync(self.airports.imported, name)
+        with closing(steps_of(self.directory / name, done, self.step)) as steps:
             while step := await trio.to_thread.run_sync(next, steps, None):
-                if not await trio.to_thread.run_sync(self._airports.add, name, done, step):
+                if not await trio.to_thread.run_sync(self.airports.add, name, done, step):
                     raise HandlerError.retry("another delivery of this job is at work")
                 done += len(step)
-                await ctx.extend(self._step_timeout)
+                await ctx.extend(self.step_timeout)

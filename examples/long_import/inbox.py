@@ -28,17 +28,19 @@ class Inbox:
         self.rows: list[Row] = [
             tuple(record[column] for column in COLUMNS) for record in csv.DictReader(head)
         ]
-        self.start_over()
+        self.airports = Airports()
 
     async def import_file(self, payload: Payload | None, ctx: JobCtx) -> None:
         importer = self._importer(self.directory, self.airports, step=STEP)
         await importer.import_file(payload, ctx)
 
     def start_over(self) -> None:
-        """A table without rows, where the last one was."""
-        for path in self.directory.glob("airports.db*"):
-            path.unlink()
-        self.airports = Airports(self.directory / "airports.db")
+        """A table without rows."""
+        self.close()
+        self.airports = Airports()
+
+    def close(self) -> None:
+        self.airports.close()
 
 
 def _airportsdata() -> Path:

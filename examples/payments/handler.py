@@ -108,20 +108,20 @@ class Payments:
     """Charges orders, and books what was paid."""
 
     def __init__(self, ledger: Ledger, provider: Provider) -> None:
-        self._ledger = ledger
-        self._provider = provider
+        self.ledger = ledger
+        self.provider = provider
 
     async def charge(self, payload: Payload | None, ctx: JobCtx) -> None:
         """The handler. The job's payload is an `Order`."""
         order = Order.read(payload)
-        if await trio.to_thread.run_sync(self._ledger.is_paid, order.number):
+        if await trio.to_thread.run_sync(self.ledger.is_paid, order.number):
             return
         try:
-            charge = await self._provider.charge(
+            charge = await self.provider.charge(
                 order.card, order.cents, idempotency_key=order.number
             )
         except CardDeclined as error:
             raise HandlerError.permanent("the card was declined") from error
         except ProviderBusy as error:
             raise HandlerError.retry_after("the provider is busy", 60) from error
-        await trio.to_thread.run_sync(self._ledger.book, order.number, charge)
+        await trio.to_thread.run_sync(self.ledger.book, order.number, charge)
