@@ -281,7 +281,7 @@ class HeldLease:
     def end_beats(self) -> None:
         """Beat once more and then never again, if there is a heartbeat."""
         if self.heartbeat is not None:
-            self.heartbeat.ring()
+            self.heartbeat.ring(trio.current_time())
             self.heartbeat.stop()
 
     @property

@@ -96,19 +96,23 @@ class ServerClock:
             usual: Seconds that the server granted last time for the same wish.
         """
         asked = _as_granted(asked)
-        low, high = self._bounds(received)
+        drift = _DRIFT * abs(received - self._at)
+        low, high = self._low - drift, self._high + drift
         slack = _SLACK + 2 * self._round_trip
-        expected = full = min(asked, self.longest_lease)
-        if usual is not None and abs(usual - full) > slack:
+        expected = full = asked if asked < self.longest_lease else self.longest_lease
+        if usual is not None and not -slack <= usual - full <= slack:
             expected = min(asked, usual)
         # The offset that this answer shows if the server granted what is expected.
         shown_low = expires_at - expected - received
         shown_high = expires_at - expected + _TICK - sent
-        if self.known and shown_low <= high + slack and shown_high >= low - slack:
+        if low - slack <= shown_high and shown_low <= high + slack and self.known:
             if expected == full:  # known to the millisecond
                 self._narrow(shown_low, shown_high, low, high, received)
-            end = min(expires_at - self._high_at(received), received + asked)
-            return Grant(end, expected, certain=True)
+                high = self._high
+            end = expires_at - high
+            if end > received + asked:
+                end = received + asked
+            return Grant(end, expected, True)
         # Unless the server let it wait for a job, the request was answered at once.
         cautious = expected + (max(sent, received - self._round_trip) if self.known else sent)
         end = expires_at - high
@@ -134,7 +138,8 @@ class ServerClock:
         elif shown_high < low:
             self._low, self._high = max(shown_low, shown_high - _SLACK), shown_high
         else:
-            self._low, self._high = max(low, shown_low), min(high, shown_high)
+            self._low = shown_low if shown_low > low else low
+            self._high = shown_high if shown_high < high else high
         self._at = received
 
     def _bounds(self, now: float) -> tuple[float, float]:

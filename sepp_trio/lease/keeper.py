@@ -64,6 +64,8 @@ class LeaseKeeper:
     ) -> None:
         self.channel = channel
         self.methods = methods
+        self.beat = Method(methods.extend.route, bytes, methods.extend.decode)
+        """An extend whose request is encoded already: a lease sends the same again and again."""
         self.to_error = to_error
         self.clean_reason = clean_reason
         self.clock = ServerClock()
