@@ -76,7 +76,7 @@ class _Guard(trio.abc.Instrument):
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if not self._working and not trio.testing.active_thread_count():
             return
-        if _waits_for_thread(task):
+        if waits_for_thread(task):
             self._working.add(task)
             self._hold()
         elif task in self._working:
@@ -112,7 +112,7 @@ class _Guard(trio.abc.Instrument):
             self._clock.autojump_threshold = self._threshold
 
 
-def _waits_for_thread(task: trio.lowlevel.Task) -> bool:
+def waits_for_thread(task: trio.lowlevel.Task) -> bool:
     """Whether the task is in ``run_sync`` and waits for what its thread says next."""
     codes = [frame.f_code for frame, _ in task.iter_await_frames()]
     return any(code is _RUN_SYNC and codes[i + 1] is _WAIT for i, code in enumerate(codes[:-1]))
