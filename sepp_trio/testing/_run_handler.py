@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
@@ -40,7 +41,7 @@ _VIRTUAL_LIMIT: Final = 3600.0
 _REAL_LIMIT: Final = 60.0
 _EARLIER_LEASE: Final = 30.0
 _NO_KEEPALIVE: Final = 10.0**9
-"""Seconds; without faults nobody has to find out that a connection is dead."""
+"""Seconds; without faults no connection dies, and days of signs of life would take real time."""
 
 
 class JobFields(TypedDict, total=False):
@@ -112,7 +113,7 @@ async def run_handler(
     within = default_limit if limit is None else seconds(limit, "limit")
     with clock_waits_for_threads():
         async with (
-            _serving(config, broker, request.queue) as server,
+            _serving(config, broker, request.queue, quiet=faults is None) as server,
             hosted(open_client(server.connect, keepalive_interval=_NO_KEEPALIVE)) as client,
         ):
             job_id = await _prepare(client, server.recorder, request, attempt)
@@ -150,9 +151,9 @@ class _Server(NamedTuple):
 
 @asynccontextmanager
 async def _serving(
-    config: BrokerConfig | None, broker: RecordingBroker | None, queue: str
+    config: BrokerConfig | None, broker: RecordingBroker | None, queue: str, *, quiet: bool
 ) -> AsyncIterator[_Server]:
-    """The broker that was given, or a server of our own."""
+    """The broker that was given, or a server of our own; ``quiet``, if no connection can die."""
     if broker is not None:
         if config is not None:
             raise ValueError("config is that of broker: give one of the two")
@@ -162,6 +163,12 @@ async def _serving(
         yield _Server(broker._connect, broker._recorder, None)
         return
     recorder = Recorder()
+    config = config or BrokerConfig()
+    if quiet:
+        transport = replace(
+            config.transport, keepalive_interval=_NO_KEEPALIVE, stall_timeout=_NO_KEEPALIVE
+        )
+        config = replace(config, transport=transport)
     async with hosted(open_fragile_server(config, recorder=recorder)) as server:
         yield _Server(server.connect, recorder, server)
 
