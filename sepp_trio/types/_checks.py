@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
 Duration: TypeAlias = float | timedelta
@@ -59,11 +60,17 @@ def text(value: str, field: str, *, empty: bool = False) -> str:
 def queue_name(value: str, field: str = "queue") -> str:
     """A name that every server takes: the structural rule of the contract."""
     text(value, field)
-    if value in (".", "..") or _FORBIDDEN_IN_QUEUE.search(value):
+    if not _may_name_a_queue(value):
         raise ValueError(
             f"{field} must not be '.' or '..' nor contain '/' or control characters, not {value!r}"
         )
     return value
+
+
+@lru_cache(1024)
+def _may_name_a_queue(value: str) -> bool:
+    # Remembered: most jobs go to the same few queues.
+    return value not in (".", "..") and not _FORBIDDEN_IN_QUEUE.search(value)
 
 
 def integer(value: int, field: str, minimum: int, maximum: int = UINT32_MAX) -> int:

@@ -53,7 +53,10 @@ class EnqueueRequest:
             integer(self.priority, "priority", 0, 9)
         if self.max_attempts is not None:
             integer(self.max_attempts, "max_attempts", 1)
-        object.__setattr__(self, "custom", checked_custom(self.custom))
+        custom = self.custom
+        # A copy, as the caller may change its own.
+        usual = not custom and type(custom) is dict
+        object.__setattr__(self, "custom", {} if usual else checked_custom(custom))
         if self.trace_context is not None and not isinstance(self.trace_context, TraceContext):
             raise TypeError(
                 f"trace_context must be a TraceContext, not {type(self.trace_context).__name__}"
