@@ -78,9 +78,13 @@ class FragileServer:
             raise ConnectionRefusedError("the server is down")
         return await self.broker._connect()
 
-    async def restart(self, down: float, *, drain: bool = False) -> None:
-        """Stop the server, and wait until it is back, ``down`` seconds later. One that is down
-        already stays down as it was."""
+    async def restart(
+        self, down: float, *, drain: bool = False, config: BrokerConfig | None = None
+    ) -> None:
+        """Stop the server, and wait until it is back, ``down`` seconds later, perhaps with other
+        settings. One that is down already stays down as it was."""
+        if config is not None:
+            self._config = config
         if self.broker is not None:
             self._down, self._drain = down, drain
             self._up = trio.Event()

@@ -9,12 +9,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from sepp_trio import JobCtx, Payload, SeppClient, Worker
-from sepp_trio.wire import convert, records
+from sepp_trio import (
+    BrokerConfig,
+    EnqueueRequest,
+    JobCtx,
+    LimitsConfig,
+    Payload,
+    SeppClient,
+    Worker,
+)
+from sepp_trio.testing import CallLog, JobHistory, Jobs
+from sepp_trio.wire import convert, decoder_of, records
 from tests.client.fake import FakeServer, info_record, job_record, reserved, server_time
 
 
@@ -231,3 +241,70 @@ def sleeper(seconds: float) -> Callable[[Payload | None, JobCtx], Any]:
         await trio.sleep(seconds)
 
     return handle
+
+
+# ---- on the real server ----
+
+RETRY_DELAY: Any = pytest.approx(6.1, abs=0.9)
+"""Seconds, by the queue's policy (the server takes off up to a quarter): so a plain retry can be
+told from one that was asked for."""
+
+CONFIG = BrokerConfig(limits=LimitsConfig(retry_delay_ms=7000))
+
+
+class Put:
+    """Enqueues jobs into ``emails``."""
+
+    def __init__(self, producer: SeppClient) -> None:
+        self._producer = producer
+
+    async def __call__(self, *job_types: str, **fields: Any) -> list[str]:
+        """A job of each type, with these fields; their ids."""
+        ids: list[str] = []
+        for start in range(0, len(job_types), 256):
+            requests = [
+                EnqueueRequest("emails", job_type, **fields)
+                for job_type in job_types[start : start + 256]
+            ]
+            ids += [ack.job_id for ack in await self._producer.enqueue_atomic(requests)]
+        return ids
+
+
+class Watched:
+    """A handler that takes its time and says when it began, was cancelled, and why."""
+
+    def __init__(self, seconds: float = 3600) -> None:
+        self.seconds = seconds
+        self.began: list[float] = []
+        self.cancelled: list[float] = []
+        self.reasons: list[str | None] = []
+
+    async def __call__(self, payload: Payload | None, ctx: JobCtx) -> None:
+        self.began.append(trio.current_time())
+        try:
+            await trio.sleep(self.seconds)
+        except trio.Cancelled:
+            self.cancelled.append(trio.current_time())
+            self.reasons.append(ctx.cancel_reason)
+            raise
+
+
+def asked(calls: CallLog, rpc: str) -> list[Any]:
+    """The requests of all calls of a kind."""
+    decode = decoder_of(getattr(records, f"{rpc}Request"))
+    return [decode(call.request) for call in calls.of(rpc)]
+
+
+def ids(jobs: Jobs) -> set[str]:
+    """Their ids."""
+    return {job.id for job in jobs}
+
+
+def given_back(job: JobHistory, reason: str) -> bool:
+    """Whether its last delivery was ended by a nack for delivery at once, for this reason."""
+    nacks = [event for event in job.events if event.kind == "nacked"]
+    return (
+        job.state == "ready"
+        and nacks[-1].reason == f"interrupted: {reason}"
+        and nacks[-1].seconds == 0
+    )

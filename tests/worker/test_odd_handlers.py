@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from sepp_trio import HandlerError, JobCtx, Payload, RetryDirective, SeppClient
-from tests.worker.helpers import Sepp, running, until, worker_on
+from sepp_trio.testing import CallLog, RecordingBroker
+from tests.worker.helpers import RETRY_DELAY, Put, running, worker_on
 
 
 class Unreadable(ExceptionGroup[Exception]):
@@ -33,23 +34,27 @@ def broken_verdict() -> HandlerError:
     ids=["group", "verdict"],
 )
 async def test_an_exception_that_cannot_be_read_is_a_retry_and_costs_no_slot(
-    sepp: Sepp, client: SeppClient, error: Exception, reason: str
+    broker: RecordingBroker, client: SeppClient, put: Put, error: Exception, reason: str
 ) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        raise error
+        if ctx.attempt == 1:
+            raise error
 
     worker = worker_on(client, max_in_flight=1)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.put(*["t"] * 3)
-        await until(lambda: worker.statistics().retried == 3)
-        assert worker.statistics().in_flight == 0
-    assert [nack.reason for nack in sepp.nacks] == [reason] * 3
+        await put(*["t"] * 3)
+        await broker.settled()
+    assert worker.statistics().retried == 3
+    for job in broker.jobs().acked:
+        [nack] = [event for event in job.events if event.kind == "nacked"]
+        assert (nack.reason, nack.seconds) == (reason, RETRY_DELAY)
+    assert len(broker.jobs().acked) == 3
 
 
 @pytest.mark.parametrize("way", ["ack", "nack", "hold"])
 async def test_what_a_handler_settles_itself_is_counted(
-    sepp: Sepp, client: SeppClient, way: str
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put, way: str
 ) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         if way == "ack":
@@ -63,8 +68,9 @@ async def test_what_a_handler_settles_itself_is_counted(
     worker = worker_on(client)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.put(*["t"] * 5)
-        await until(lambda: worker.statistics().settled_by_handler == 5)
+        await put(*["t"] * 5)
+        await broker.settled()
     statistics = worker.statistics()
-    assert statistics.received == 5
+    assert (statistics.received, statistics.settled_by_handler) == (5, 5)
     assert statistics.acked == statistics.dead_lettered == statistics.retried == 0
+    assert len(calls.of("Ack")) + len(calls.of("Nack")) == 5

@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from sepp_trio import SeppClient, Worker
-from tests.worker.helpers import Sepp, at_once, running, sleeper, until, worker_on
+from sepp_trio.testing import CallLog, RecordingBroker
+from tests.worker.helpers import Put, asked, at_once, running, sleeper, worker_on
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,9 @@ async def test_queues_and_lease_are_checked(client: SeppClient) -> None:
         Worker("localhost:50051", ["a"], 30)  # type: ignore[arg-type]
 
 
-async def test_timedeltas_do_as_well(sepp: Sepp, client: SeppClient) -> None:
+async def test_timedeltas_do_as_well(
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
+) -> None:
     worker = Worker(
         client,
         ["emails"],
@@ -78,11 +81,11 @@ async def test_timedeltas_do_as_well(sepp: Sepp, client: SeppClient) -> None:
     )
     worker.handle("t", sleeper(1000), timeout=timedelta(seconds=7))
     async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.nacks)
-    [request, *_] = sepp.requests("Reserve")
+        await put("t", max_attempts=1)
+        await broker.settled()
+    [request, *_] = asked(calls, "Reserve")
     assert (request.lease_duration, request.wait_timeout) == ((60, 0), (2, 0))
-    assert sepp.nacks[0].reason == "handler timed out after 7 s"
+    assert broker.jobs()[0].nack_reasons == ("handler timed out after 7 s",)
 
 
 async def test_the_default_worker_id_tells_workers_apart(client: SeppClient) -> None:
@@ -99,7 +102,7 @@ async def test_a_worker_without_a_handler_does_not_run(client: SeppClient) -> No
         await worker_on(client).run()
 
 
-async def test_a_worker_runs_once(sepp: Sepp, client: SeppClient) -> None:
+async def test_a_worker_runs_once(client: SeppClient) -> None:
     worker = worker_on(client)
     worker.handle("t", at_once)
     async with trio.open_nursery() as nursery:
@@ -118,7 +121,7 @@ async def test_a_grace_is_checked(client: SeppClient, grace: Any, error: type[Ex
 
 
 async def test_a_lease_longer_than_the_servers_limit_is_warned_of(
-    sepp: Sepp, client: SeppClient, caplog: pytest.LogCaptureFixture
+    client: SeppClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_on(client, 900)
     worker.handle("t", at_once)
@@ -127,12 +130,12 @@ async def test_a_lease_longer_than_the_servers_limit_is_warned_of(
     assert "the server grants leases of 300 s, not the 900 s asked" in caplog.text
 
 
-async def test_statistics_show_where_the_worker_stands(sepp: Sepp, client: SeppClient) -> None:
+async def test_statistics_show_where_the_worker_stands(client: SeppClient, put: Put) -> None:
     worker = worker_on(client, 9, max_in_flight=4, auto_extend=True)
     worker.handle("t", sleeper(10))
     assert worker.statistics().state == "new"
     async with running(worker):
-        sepp.put(*["t"] * 3)
+        await put(*["t"] * 3)
         await trio.sleep(5)
         statistics = worker.statistics()
         assert (statistics.state, statistics.in_flight, statistics.received) == ("running", 3, 3)

@@ -3,82 +3,86 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 import trio
 
 from sepp_trio import HandlerError, JobCtx, Payload, SeppClient
-from tests.worker.helpers import Sepp, at_once, running, until, worker_on
-
-
-async def run_one(sepp: Sepp, client: SeppClient, handler: Any, **options: Any) -> str:
-    """Let a worker handle one job; its id."""
-    worker = worker_on(client, **options)
-    worker.handle("t", handler)
-    async with running(worker):
-        [job_id] = sepp.put("t")
-        await until(lambda: worker.statistics().received and not worker.statistics().in_flight)
-    return job_id
-
-
-async def test_a_job_whose_handler_returns_is_acked_once(sepp: Sepp, client: SeppClient) -> None:
-    job_id = await run_one(sepp, client, at_once)
-    assert sepp.acks == [job_id]
-    assert sepp.nacks == []
-    [ack] = sepp.requests("Ack")
-    assert (ack.attempt, ack.worker_id) == (1, "w")
-
-
-async def test_a_handler_gets_payload_and_context(sepp: Sepp, client: SeppClient) -> None:
-    seen: list[Any] = []
-
-    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        seen.extend([payload, ctx])
-
-    await run_one(sepp, client, handler)
-    assert seen[0] == Payload(b"{}", "json")
-    assert str(seen[1]).endswith("(t, attempt 1/3)")
-
-
-@pytest.mark.parametrize(
-    ("error", "retry", "reason"),
-    [
-        (HandlerError.retry("later"), {"default": ()}, "later"),
-        (HandlerError.retry_after("in a bit", 2.5), {"delay": (2, 500_000_000)}, "in a bit"),
-        (HandlerError.permanent("never"), {"dead_letter": ()}, "never"),
-        (ValueError("bad row"), {"default": ()}, "handler raised ValueError: bad row"),
-        (ValueError(), {"default": ()}, "handler raised ValueError"),
-    ],
+from sepp_trio.testing import (
+    Acked,
+    CallLog,
+    DeadLettered,
+    Outcome,
+    RecordingBroker,
+    Retried,
+    run_handler,
 )
-async def test_what_a_handler_raises_is_its_nack(
-    sepp: Sepp, client: SeppClient, error: Exception, retry: dict[str, Any], reason: str
-) -> None:
+from tests.worker.helpers import CONFIG, RETRY_DELAY, Put, asked, at_once, running, worker_on
+
+
+async def outcome_of(error: BaseException, *, attempt: int = 1) -> Outcome:
+    """What becomes of a job whose handler raises this."""
+
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         raise error
 
-    await run_one(sepp, client, handler)
-    [nack] = sepp.nacks
-    assert {k: v for k in retry if (v := getattr(nack.retry, k)) is not None} == retry
-    assert nack.reason == reason
-    assert sepp.acks == []
+    return await run_handler(handler, attempt=attempt, config=CONFIG)
+
+
+async def test_a_job_whose_handler_returns_is_acked_once(
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
+) -> None:
+    worker = worker_on(client)
+    worker.handle("t", at_once)
+    async with running(worker):
+        [job_id] = await put("t")
+        await broker.settled()
+    assert [job.id for job in broker.jobs().acked] == [job_id]
+    [ack] = asked(calls, "Ack")
+    assert (ack.attempt, ack.worker_id) == (1, "w")
+    assert calls.of("Nack") == ()
+
+
+async def test_a_handler_gets_payload_and_context() -> None:
+    seen: list[object] = []
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        seen.extend([payload, str(ctx).partition(" (")[2]])
+
+    assert await run_handler(handler, Payload(b"{}", "json"), job_type="t") == Acked()
+    assert seen == [Payload(b"{}", "json"), "t, attempt 1/3)"]
 
 
 @pytest.mark.parametrize(
-    ("errors", "kind", "reason"),
+    ("error", "outcome"),
     [
-        ([HandlerError.permanent("no")], "dead_letter", "no"),
-        ([HandlerError.retry_after("wait", 30)], "delay", "wait"),
-        ([ValueError("x")], "default", "handler raised ValueError: x"),
-        ([ValueError("x"), HandlerError.retry("again")], "default", "again"),
-        ([HandlerError.retry("again"), HandlerError.permanent("no")], "dead_letter", "no"),
-        ([HandlerError.retry_after("a", 5), HandlerError.retry_after("b", 9)], "delay", "b"),
-        ([ValueError("x"), KeyError("y")], "default", "handler raised ValueError: x (and 1 more)"),
+        (HandlerError.retry("later"), Retried(RETRY_DELAY, "later")),
+        (HandlerError.retry_after("in a bit", 2.5), Retried(2.5, "in a bit")),
+        (HandlerError.permanent("never"), DeadLettered("never")),
+        (ValueError("bad row"), Retried(RETRY_DELAY, "handler raised ValueError: bad row")),
+        (ValueError(), Retried(RETRY_DELAY, "handler raised ValueError")),
     ],
 )
-async def test_errors_inside_groups_count(
-    sepp: Sepp, client: SeppClient, errors: list[Exception], kind: str, reason: str
-) -> None:
+async def test_what_a_handler_raises_is_its_nack(error: Exception, outcome: Outcome) -> None:
+    assert await outcome_of(error) == outcome
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome"),
+    [
+        ([HandlerError.permanent("no")], DeadLettered("no")),
+        ([HandlerError.retry_after("wait", 30)], Retried(30, "wait")),
+        ([ValueError("x")], Retried(RETRY_DELAY, "handler raised ValueError: x")),
+        ([ValueError("x"), HandlerError.retry("again")], Retried(RETRY_DELAY, "again")),
+        ([HandlerError.retry("again"), HandlerError.permanent("no")], DeadLettered("no")),
+        ([HandlerError.retry_after("a", 5), HandlerError.retry_after("b", 9)], Retried(9, "b")),
+        (
+            [ValueError("x"), KeyError("y")],
+            Retried(RETRY_DELAY, "handler raised ValueError: x (and 1 more)"),
+        ),
+    ],
+)
+async def test_errors_inside_groups_count(errors: list[Exception], outcome: Outcome) -> None:
     async def fail(error: Exception) -> None:
         raise error
 
@@ -88,11 +92,7 @@ async def test_errors_inside_groups_count(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fail, errors[0])
 
-    await run_one(sepp, client, handler)
-    [nack] = sepp.nacks
-    assert nack.retry is not None
-    assert getattr(nack.retry, kind) is not None
-    assert nack.reason == reason
+    assert await run_handler(handler, config=CONFIG) == outcome
 
 
 class Unprintable(Exception):
@@ -111,104 +111,85 @@ class Unprintable(Exception):
         (HandlerError.retry("\udcff" * 9000), None),
     ],
 )
-async def test_reasons_are_clean_and_short(
-    sepp: Sepp, client: SeppClient, error: Exception, reason: str | None
-) -> None:
-    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        raise error
-
-    await run_one(sepp, client, handler)
-    [nack] = sepp.nacks
-    assert nack.reason is not None
-    assert len(nack.reason.encode()) <= 4096
+async def test_reasons_are_clean_and_short(error: Exception, reason: str | None) -> None:
+    outcome = await outcome_of(error)
+    assert isinstance(outcome, Retried)
+    assert outcome.reason is not None
+    assert len(outcome.reason.encode()) <= 4096
     if reason is not None:
-        assert nack.reason == reason
+        assert outcome.reason == reason
 
 
-async def test_what_is_no_exception_is_a_retry_after_a_while(
-    sepp: Sepp, client: SeppClient
-) -> None:
+@pytest.mark.parametrize(("attempt", "delay"), [(1, 2), (2, 4)])
+async def test_what_is_no_exception_is_a_retry_after_a_while(attempt: int, delay: float) -> None:
     class Odd(BaseException):
         pass
 
+    outcome = await outcome_of(Odd("really"), attempt=attempt)
+    assert outcome == Retried(delay, "handler raised Odd: really")
+
+
+async def test_a_timeout_of_the_handlers_own_is_an_error_of_its_own() -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        raise Odd("really")
-
-    await run_one(sepp, client, handler)
-    [nack] = sepp.nacks
-    assert nack.retry is not None
-    assert nack.retry.delay == (2, 0)
-
-
-async def test_a_timeout_of_the_handlers_own_is_an_error_of_its_own(
-    sepp: Sepp, client: SeppClient
-) -> None:
-    reasons: list[str | None] = []
-
-    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        try:
-            with trio.fail_after(1):
-                await trio.sleep_forever()
-        finally:
-            reasons.append(ctx.cancel_reason)
-
-    await run_one(sepp, client, handler)
-    [nack] = sepp.nacks
-    assert nack.reason == "handler raised TooSlowError"
-    assert reasons == [None]
-
-
-async def test_a_handler_that_takes_too_long_is_cancelled_and_its_job_retried(
-    sepp: Sepp, client: SeppClient
-) -> None:
-    reasons: list[str | None] = []
-
-    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        try:
+        with trio.fail_after(1):
             await trio.sleep_forever()
-        finally:
-            reasons.append(ctx.cancel_reason)
 
-    await run_one(sepp, client, handler, handler_timeout=2)
-    [nack] = sepp.nacks
-    assert nack.reason == "handler timed out after 2 s"
-    assert nack.retry is not None
-    assert nack.retry.default == ()
-    assert reasons == ["handler timed out"]
+    outcome = await run_handler(handler, config=CONFIG)
+    assert outcome == Retried(RETRY_DELAY, "handler raised TooSlowError")
+    assert outcome.cancel_reason is None
 
 
-async def test_a_handlers_word_counts_when_it_was_timed_out(sepp: Sepp, client: SeppClient) -> None:
+async def test_a_handler_that_takes_too_long_is_cancelled_and_its_job_retried() -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await trio.sleep_forever()
+
+    outcome = await run_handler(handler, handler_timeout=2, config=CONFIG)
+    assert outcome == Retried(RETRY_DELAY, "handler timed out after 2 s")
+    assert (outcome.duration, outcome.cancel_reason) == (2, "handler timed out")
+
+
+async def test_a_handlers_word_counts_when_it_was_timed_out() -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         try:
             await trio.sleep_forever()
         except trio.Cancelled as cancelled:
             raise HandlerError.permanent("poison") from cancelled
 
-    await run_one(sepp, client, handler, handler_timeout=2)
-    [nack] = sepp.nacks
-    assert nack.reason == "poison"
+    assert await run_handler(handler, handler_timeout=2) == DeadLettered("poison")
 
 
 async def test_failures_are_logged_with_their_traceback_and_no_payload(
-    sepp: Sepp, client: SeppClient, caplog: pytest.LogCaptureFixture
+    broker: RecordingBroker, client: SeppClient, put: Put, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         raise ValueError("bad row")
 
     caplog.set_level(logging.DEBUG)
-    job_id = await run_one(sepp, client, handler)
+    worker = worker_on(client)
+    worker.handle("t", handler)
+    async with running(worker):
+        [job_id] = await put("t", payload=Payload(b"sEcReT", "raw"), max_attempts=1)
+        await broker.settled()
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert record.name == "sepp_trio.worker"
     assert record.getMessage() == (
-        f"job {job_id} type 't' attempt 1/3: handler raised ValueError: bad row"
+        f"job {job_id} type 't' attempt 1/1: handler raised ValueError: bad row"
     )
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ValueError)
+    assert "sEcReT" not in caplog.text
 
 
-async def test_a_handler_may_ack_by_itself(sepp: Sepp, client: SeppClient) -> None:
+async def test_a_handler_may_ack_by_itself(
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
+) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         await client.ack(ctx)
 
-    job_id = await run_one(sepp, client, handler)
-    assert sepp.acks == [job_id]
+    worker = worker_on(client)
+    worker.handle("t", handler)
+    async with running(worker):
+        await put("t")
+        await broker.settled()
+    assert broker.jobs().acked
+    assert len(calls.of("Ack")) == 1

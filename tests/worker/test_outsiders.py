@@ -12,11 +12,11 @@ import trio
 from sepp_trio import JobCtx, Payload, SeppClient, WorkerStatistics
 from sepp_trio.wire import records
 from sepp_trio.worker._reports import Reports
-from tests.worker.helpers import Sepp, at_once, running, until, worker_on
+from tests.worker.helpers import Put, at_once, running, until, worker_on
 
 
 async def test_a_signal_handler_does_not_touch_the_run_that_it_interrupts(
-    sepp: Sepp, client: SeppClient
+    client: SeppClient,
 ) -> None:
     worker = worker_on(client)
     worker.handle("t", at_once)
@@ -36,7 +36,7 @@ async def test_a_signal_handler_does_not_touch_the_run_that_it_interrupts(
 
 
 async def test_a_thread_may_look_at_a_worker_with_overdue_handlers(
-    sepp: Sepp, client: SeppClient
+    client: SeppClient, put: Put
 ) -> None:
     async def stubborn(payload: Payload | None, ctx: JobCtx) -> None:
         with trio.CancelScope(shield=True):
@@ -46,7 +46,7 @@ async def test_a_thread_may_look_at_a_worker_with_overdue_handlers(
     worker.handle("t", stubborn)
     async with trio.open_nursery() as nursery:
         await nursery.start(worker.run)
-        sepp.put("t")
+        await put("t")
         await until(lambda: worker.statistics().in_flight)
         worker.shutdown(0)
         await trio.sleep(5)
@@ -60,7 +60,7 @@ async def test_a_thread_may_look_at_a_worker_with_overdue_handlers(
 
 
 async def test_ctrl_c_interrupts_handlers_and_not_the_books(
-    sepp: Sepp, client: SeppClient, monkeypatch: pytest.MonkeyPatch
+    client: SeppClient, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     protected: dict[str, bool] = {}
 
@@ -80,7 +80,7 @@ async def test_ctrl_c_interrupts_handlers_and_not_the_books(
     worker = worker_on(client)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.put("t")
+        await put("t")
         await until(lambda: worker.statistics().acked)
         client._channel.start_unary(
             client._methods.get_server_info,

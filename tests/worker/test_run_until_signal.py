@@ -9,10 +9,11 @@ import trio
 from grpclib.const import Status
 
 from sepp_trio import SeppClient, UnauthenticatedError, run_until_signal
-from tests.worker.helpers import Sepp, at_once, sleeper, until, worker_on
+from sepp_trio.testing import Fail, FaultProxy, RecordingBroker
+from tests.worker.helpers import Put, at_once, given_back, sleeper, worker_on
 
 
-async def test_one_signal_drains(sepp: Sepp, client: SeppClient) -> None:
+async def test_one_signal_drains(broker: RecordingBroker, client: SeppClient, put: Put) -> None:
     worker = worker_on(client)
     worker.handle("t", sleeper(3))
     results: list[bool] = []
@@ -22,16 +23,16 @@ async def test_one_signal_drains(sepp: Sepp, client: SeppClient) -> None:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(run)
-        sepp.put("t")
-        await until(lambda: worker.statistics().in_flight)
+        await put("t")
+        await broker.until(lambda jobs: jobs.leased)
         signal.raise_signal(signal.SIGTERM)
         await trio.sleep(1)
         assert worker.statistics().state == "draining"
     assert results == [True]
-    assert len(sepp.acks) == 1
+    assert len(broker.jobs().acked) == 1
 
 
-async def test_two_force(sepp: Sepp, client: SeppClient) -> None:
+async def test_two_force(broker: RecordingBroker, client: SeppClient, put: Put) -> None:
     worker = worker_on(client)
     worker.handle("t", sleeper(300))
     results: list[bool] = []
@@ -41,17 +42,17 @@ async def test_two_force(sepp: Sepp, client: SeppClient) -> None:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(run)
-        sepp.put("t")
-        await until(lambda: worker.statistics().in_flight)
+        await put("t")
+        await broker.until(lambda jobs: jobs.leased)
         signal.raise_signal(signal.SIGTERM)
         await trio.sleep(1)
         signal.raise_signal(signal.SIGINT)
     assert results == [False]
-    assert len(sepp.nacks) == 1
+    assert given_back(broker.jobs()[0], "shutdown grace over")
 
 
-async def test_errors_come_out_plain(sepp: Sepp, client: SeppClient) -> None:
-    sepp.fail("GetServerInfo", Status.UNAUTHENTICATED)
+async def test_errors_come_out_plain(proxy: FaultProxy, client: SeppClient) -> None:
+    proxy.inject(Fail("GetServerInfo", status=Status.UNAUTHENTICATED))
     worker = worker_on(client)
     worker.handle("t", at_once)
     with pytest.raises(UnauthenticatedError):

@@ -18,48 +18,40 @@ from sepp_trio import (
     JobCtx,
     Payload,
     SeppClient,
-    Worker,
-    open_broker,
 )
-from tests.worker.helpers import Sepp, at_once, running, sleeper, until, worker_on
+from sepp_trio.testing import (
+    Acked,
+    RecordingBroker,
+    Retried,
+    open_recording_broker,
+    run_handler,
+)
+from tests.worker.helpers import Put, at_once, given_back, ids, running, sleeper, until, worker_on
 
 
-@pytest.mark.parametrize(("attempt", "delay"), [(1, 2), (2, 4), (5, 32), (6, 60), (100, 60)])
 async def test_09_an_unknown_type_is_left_to_others_for_a_while(
-    sepp: Sepp, client: SeppClient, attempt: int, delay: int
+    broker: RecordingBroker, client: SeppClient, put: Put
 ) -> None:
     worker = worker_on(client)
     worker.handle("t", at_once)
     async with running(worker):
-        sepp.put("new", attempt=attempt, max_attempts=200)
-        await until(lambda: sepp.nacks)
-    [nack] = sepp.nacks
-    assert nack.retry is not None
-    assert nack.retry.delay == (delay, 0)
-    assert nack.reason == "no handler for job type 'new' on this worker"
-    assert worker.statistics().unhandled == 1
+        await put("new", max_attempts=10)
+        await broker.settled()
+    [job] = broker.jobs().dead_letters
+    delays = [event.seconds for event in job.events if event.kind == "nacked"]
+    assert delays == [2, 4, 8, 16, 32, 60, 60, 60, 60, None]
+    assert set(job.nack_reasons) == {"no handler for job type 'new' on this worker"}
+    assert worker.statistics().unhandled == 10
 
 
-async def test_14_a_handler_that_raises_a_foreign_cancel_is_retried_later(
-    sepp: Sepp, client: SeppClient
-) -> None:
+async def test_14_a_handler_that_raises_a_foreign_cancel_is_retried_later() -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         raise asyncio.CancelledError
 
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.nacks)
-    [nack] = sepp.nacks
-    assert nack.retry is not None
-    assert nack.retry.delay == (2, 0)
-    assert nack.reason == "handler raised CancelledError"
+    assert await run_handler(handler) == Retried(2, "handler raised CancelledError")
 
 
-async def test_14_a_cancelled_that_is_kept_and_raised_again_is_no_cancel(
-    sepp: Sepp, client: SeppClient
-) -> None:
+async def test_14_a_cancelled_that_is_kept_and_raised_again_is_no_cancel() -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         kept: list[trio.Cancelled] = []
         with trio.CancelScope() as scope:
@@ -71,28 +63,19 @@ async def test_14_a_cancelled_that_is_kept_and_raised_again_is_no_cancel(
                 raise
         raise kept[0]
 
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.nacks)
-    assert sepp.nacks[0].reason is not None
-    assert sepp.nacks[0].reason.startswith("handler raised Cancelled")
+    outcome = await run_handler(handler)
+    assert isinstance(outcome, Retried)
+    assert (outcome.reason or "").startswith("handler raised Cancelled")
 
 
-async def test_16_a_handler_that_fails_before_its_first_await_is_nacked(
-    sepp: Sepp, client: SeppClient
-) -> None:
+async def test_16_a_handler_that_fails_before_its_first_await_is_nacked() -> None:
     class Handler:
         def __call__(self, payload: Payload | None, ctx: JobCtx) -> Any:
             raise RuntimeError("no coroutine yet")
 
-    worker = worker_on(client)
-    worker.handle("t", Handler())
-    async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.nacks)
-    assert sepp.nacks[0].reason == "handler raised RuntimeError: no coroutine yet"
+    assert await run_handler(Handler()) == Retried(
+        0, "handler raised RuntimeError: no coroutine yet"
+    )
 
 
 async def two(payload: Payload | None, ctx: JobCtx) -> None: ...
@@ -154,20 +137,11 @@ async def test_15_a_coroutine_object_is_refused(client: SeppClient) -> None:
         lambda payload, ctx: None,
     ],
 )
-async def test_15_functions_methods_partials_and_callables_are_handlers(
-    sepp: Sepp, client: SeppClient, handler: Any
-) -> None:
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        [job_id] = sepp.put("t")
-        await until(lambda: sepp.acks)
-    assert sepp.acks == [job_id]
+async def test_15_functions_methods_partials_and_callables_are_handlers(handler: Any) -> None:
+    assert await run_handler(handler) == Acked()
 
 
-async def test_15_a_plain_function_runs_in_a_thread_under_heartbeat(
-    sepp: Sepp, client: SeppClient
-) -> None:
+async def test_15_a_plain_function_runs_in_a_thread_under_heartbeat() -> None:
     threads = []
 
     def handler(payload: Payload | None, ctx: JobCtx) -> None:
@@ -175,20 +149,20 @@ async def test_15_a_plain_function_runs_in_a_thread_under_heartbeat(
         assert ctx.remaining() > 0
         assert not ctx.stopping
         assert ctx.cancel_reason is None
+        trio.from_thread.run(trio.sleep, 10)
         assert ctx.extend_from_thread(50) == ctx.lease_expires_at
         trio.from_thread.run(trio.sleep, 20)
 
-    worker = worker_on(client, 3, auto_extend=True)
-    worker.handle("t", handler)
-    async with running(worker):
-        [job_id] = sepp.put("t")
-        await until(lambda: sepp.acks)
+    outcome = await run_handler(handler, lease_duration=3, auto_extend=True)
+    assert outcome == Acked()
     assert threads[0] is not threading.main_thread()
-    assert sepp.acks == [job_id]
+    asked = [extend.asked for extend in outcome.extends]
+    assert len(asked) >= 10
+    assert asked[-1] == 50  # and no beat shortens it
 
 
 def test_15_a_thread_learns_of_its_cancel() -> None:
-    """On real time: a clock that leaps would not wait for the thread."""
+    """On real time, which is what a thread sees."""
     began = threading.Event()
     reasons: list[str | None] = []
 
@@ -202,31 +176,28 @@ def test_15_a_thread_learns_of_its_cancel() -> None:
             reasons.append(ctx.cancel_reason)
 
     async def main() -> None:
-        async with open_broker() as broker, broker.open_client() as client:
-            await client.enqueue(EnqueueRequest("q", "t"))
-            worker = Worker(client, ["q"], 60, wait_timeout=0.1)
+        async with open_recording_broker() as broker, broker.open_client() as client:
+            await client.enqueue(EnqueueRequest("emails", "t"))
+            worker = worker_on(client, wait_timeout=0.1)
             worker.handle("t", handler)
             async with running(worker):
                 await until(began.is_set, 5)
                 worker.shutdown(0)
-            assert worker.statistics().given_back == 1
+            assert given_back(broker.jobs()[0], "shutdown grace over")
 
     trio.run(main)
     assert reasons == ["shutdown grace over"]
 
 
-async def test_15_a_plain_function_that_returns_a_coroutine_is_told_so(
-    sepp: Sepp, client: SeppClient
+async def test_15_a_plain_function_that_returns_a_coroutine_is_told_so() -> None:
+    outcome = await run_handler(lambda payload, ctx: two(payload, ctx))
+    assert isinstance(outcome, Retried)
+    assert "appears to be asynchronous" in (outcome.reason or "")
+
+
+async def test_a_type_has_one_handler_unless_it_is_replaced(
+    broker: RecordingBroker, client: SeppClient, put: Put
 ) -> None:
-    worker = worker_on(client)
-    worker.handle("t", lambda payload, ctx: two(payload, ctx))
-    async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.nacks)
-    assert "appears to be asynchronous" in (sepp.nacks[0].reason or "")
-
-
-async def test_a_type_has_one_handler_unless_it_is_replaced(sepp: Sepp, client: SeppClient) -> None:
     worker = worker_on(client)
 
     @worker.handler("t")
@@ -246,26 +217,28 @@ async def test_a_type_has_one_handler_unless_it_is_replaced(sepp: Sepp, client: 
 
     seen: list[str] = []
     async with running(worker):
-        ids = sepp.put("t", "other")
-        await until(lambda: len(sepp.acks) == 2)
-    assert sorted(sepp.acks) == sorted(ids)
+        await put("t", "other")
+        await broker.settled()
+    assert len(broker.jobs().acked) == 2
     assert seen == ["other"]
 
 
-async def test_a_types_own_timeout_counts(sepp: Sepp, client: SeppClient) -> None:
-    worker = worker_on(client, 600, handler_timeout=100)
+async def test_a_types_own_timeout_counts(
+    broker: RecordingBroker, client: SeppClient, put: Put
+) -> None:
+    worker = worker_on(client, 300, handler_timeout=100)
     worker.handle("quick", sleeper(1000), timeout=5)
     worker.handle("slow", sleeper(1000))
     async with running(worker):
-        sepp.put("quick", "slow")
-        await until(lambda: len(sepp.nacks) == 1)
-        assert trio.current_time() == pytest.approx(5, abs=0.2)
-        await until(lambda: len(sepp.nacks) == 2)
-        assert trio.current_time() == pytest.approx(100, abs=0.2)
+        await put("quick", "slow", max_attempts=1)
+        await broker.settled()
+    [quick, slow] = broker.jobs().dead_letters
+    assert quick.done_at == pytest.approx(5, abs=0.2)
+    assert slow.done_at == pytest.approx(100, abs=0.2)
 
 
 async def test_jobs_wait_for_the_limit_of_their_type_under_heartbeat(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, client: SeppClient, put: Put
 ) -> None:
     running_now = most = 0
 
@@ -280,13 +253,13 @@ async def test_jobs_wait_for_the_limit_of_their_type_under_heartbeat(
     worker.handle("narrow", handler, max_in_flight=2)
     worker.handle("wide", at_once)
     async with running(worker):
-        narrow = sepp.put(*["narrow"] * 7)
+        await put(*["narrow"] * 7)
         await trio.sleep(1)
-        wide = sepp.put("wide", "wide")
-        await until(lambda: len(sepp.acks) == 9)
+        wide = await put("wide", "wide")
+        await broker.until(lambda jobs: ids(jobs.acked) == set(wide))
+        await broker.settled()
     assert most == 2
-    assert sepp.acks[:2] == wide
-    assert sorted(sepp.acks[2:]) == sorted(narrow)
+    assert len(broker.jobs().acked) == 9
     assert worker.statistics().lost == 0
 
 

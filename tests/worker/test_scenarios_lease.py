@@ -3,111 +3,136 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
 from grpclib.const import Status
 
-from sepp_trio import JobCtx, Payload, SeppClient
+from sepp_trio import (
+    BrokerConfig,
+    EnqueueRequest,
+    JobCtx,
+    LimitsConfig,
+    Payload,
+    SeppClient,
+    open_client,
+    wire,
+)
+from sepp_trio.testing import (
+    Acked,
+    Answer,
+    BlackHole,
+    CallLog,
+    Delay,
+    Fail,
+    FaultPlan,
+    FaultProxy,
+    FragileServer,
+    JobHistory,
+    LoseReply,
+    Recorder,
+    RecordingBroker,
+    open_fragile_server,
+    run_handler,
+)
 from sepp_trio.wire import records
-from tests.client.fake import after
-from tests.worker.helpers import Sepp, running, sleeper, until, worker_on
+from tests.worker.helpers import Put, Watched, at_once, running, sleeper, until, worker_on
 
 
-class Watched:
-    """A handler that says when it began, was cancelled, and why."""
+@asynccontextmanager
+async def fragile(
+    ahead: float = 0.0, config: BrokerConfig | None = None
+) -> AsyncIterator[tuple[FragileServer, Recorder, SeppClient]]:
+    """A server whose clock is so many seconds ahead of ours, its jobs, and a client of it."""
+    recorder = Recorder()
+    epoch_ms = int((time.time() + ahead) * 1000)
+    async with (
+        open_fragile_server(config, epoch_ms=epoch_ms, recorder=recorder) as server,
+        open_client(server.connect) as client,
+    ):
+        yield server, recorder, client
 
-    def __init__(self, seconds: float = 3600) -> None:
-        self.seconds = seconds
-        self.began: list[float] = []
-        self.cancelled: list[float] = []
-        self.ended: list[float] = []
-        self.reasons: list[str | None] = []
 
-    async def __call__(self, payload: Payload | None, ctx: JobCtx) -> None:
-        self.began.append(trio.current_time())
-        try:
-            await trio.sleep(self.seconds)
-        except trio.Cancelled:
-            self.cancelled.append(trio.current_time())
-            self.reasons.append(ctx.cancel_reason)
-            raise
-        self.ended.append(trio.current_time())
+def beats(job: JobHistory) -> list[float]:
+    """When its lease was extended."""
+    return [event.at for event in job.extends]
+
+
+def gaps(times: list[float]) -> Iterator[float]:
+    return (later - earlier for earlier, later in pairwise(times))
 
 
 async def test_01_a_hanging_extend_does_not_outlive_the_lease(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
 ) -> None:
     handler = Watched()
     worker = worker_on(client, 30, auto_extend=True, shutdown_grace=0)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.put("t")
-        await until(lambda: handler.began)
-        await trio.sleep_until(handler.began[0] + 5)
-        sepp.black_hole()
+        await put("t", max_attempts=1)
+        proxy.inject(BlackHole(5, 40))
         await until(lambda: handler.cancelled)
-        [cancelled] = handler.cancelled
-        # The lease ends 30 s after its grant; half a second of it is left.
-        assert 29 <= cancelled - handler.began[0] <= 30
-        assert handler.reasons == ["lease lost"]
-        sepp.heal()
-    assert sepp.acks == []
-    assert sepp.nacks == []
+        await trio.sleep(30)
+    # The lease ends 30 s after its grant; half a second of it is left.
+    assert 29 <= handler.cancelled[0] - handler.began[0] <= 30
+    assert handler.reasons == ["lease lost"]
+    assert calls.of("Ack") == calls.of("Nack") == ()
+    assert broker.jobs().expired
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0, -3600.0, 20.0, -20.0])
-async def test_02_03_the_servers_clock_may_be_anywhere(nursery: trio.Nursery, ahead: float) -> None:
-    sepp = Sepp(nursery)
-    sepp.ahead = ahead
-    async with sepp.client() as client:
+async def test_02_03_the_servers_clock_may_be_anywhere(ahead: float) -> None:
+    async with fragile(ahead) as (_, recorder, client):
         worker = worker_on(client, 6, auto_extend=True)
         handler = Watched(14)
         worker.handle("t", handler)
         async with running(worker):
-            [job_id] = sepp.put("t")
-            await until(lambda: sepp.acks)
-    assert sepp.acks == [job_id]
+            await client.enqueue(EnqueueRequest("emails", "t"))
+            await recorder.settled()
+        [job] = recorder.jobs().acked
+    assert job.attempt == 1
     assert handler.cancelled == []
     # Every 2 s, whatever the clock.
-    assert 6 <= len(sepp.extend_times) <= 8
-    gaps = [b - a for a, b in zip(sepp.extend_times, sepp.extend_times[1:], strict=False)]
-    assert all(1.9 < gap < 2.2 for gap in gaps)
+    assert 6 <= len(beats(job)) <= 8
+    assert all(1.9 < gap < 2.2 for gap in gaps(beats(job)))
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0, -3600.0])
-async def test_03_the_deadline_is_the_servers_whatever_its_clock(
-    nursery: trio.Nursery, ahead: float
-) -> None:
-    sepp = Sepp(nursery)
-    sepp.ahead = ahead
-    async with sepp.client() as client:
+async def test_03_the_deadline_is_the_servers_whatever_its_clock(ahead: float) -> None:
+    async with fragile(ahead) as (_, recorder, client):
         worker = worker_on(client, 3)
         handler = Watched()
         worker.handle("t", handler)
         async with running(worker):
             await trio.sleep(1.5)
-            [job_id] = sepp.put("t")
-            await until(lambda: handler.cancelled)
-            end = sepp.leases[job_id].expires
-        # Not later than the server's end, and not much sooner.
-        assert end - 0.2 < handler.cancelled[0] < end
+            await client.enqueue(EnqueueRequest("emails", "t", max_attempts=1))
+            [job] = await recorder.until(lambda jobs: jobs.leased)
+            await recorder.settled()
+    # Not later than the server's end, and not much sooner.
+    assert job.lease_deadline is not None
+    assert job.lease_deadline - 0.2 < handler.cancelled[0] < job.lease_deadline
 
 
 async def test_04_a_failed_beat_is_repeated_while_the_lease_lasts(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
 ) -> None:
     worker = worker_on(client, 3, auto_extend_interval=2.2)
-    handler = Watched(10)
-    worker.handle("t", handler)
+    worker.handle("t", sleeper(10))
+    proxy.inject(
+        Fail("Extend", 1),
+        Fail("Extend", 2, Status.INTERNAL),
+        Fail("Extend", 3, Status.UNAUTHENTICATED),
+    )
     async with running(worker):
-        sepp.put("t")
-        await until(lambda: handler.began)
-        sepp.fail("Extend", Status.UNAVAILABLE, Status.INTERNAL, Status.UNAUTHENTICATED)
-        await until(lambda: sepp.acks)
-    assert handler.cancelled == []
-    first = sepp.extend_times[0]
-    quick = [time for time in sepp.extend_times if time < first + 0.6]
+        await put("t")
+        await broker.settled()
+    assert broker.jobs().acked[0].attempt == 1
+    first = calls.times("Extend")[0]
+    quick = [at for at in calls.times("Extend") if at < first + 0.6]
     assert len(quick) == 4  # three failures, then good
 
 
@@ -116,230 +141,238 @@ async def test_04_an_interval_not_shorter_than_the_lease_is_refused(client: Sepp
         worker_on(client, 3, auto_extend_interval=3)
 
 
-async def test_05_the_heartbeat_goes_on_during_a_slow_ack(sepp: Sepp, client: SeppClient) -> None:
-    worker = worker_on(client, 3, auto_extend=True)
-    worker.handle("t", sleeper(0.5))
-    async with running(worker):
-        [job_id] = sepp.put("t")
-        sepp.fail("Ack", after(9, records.AckResponse("")))
-        await until(lambda: sepp.acks)
-        # With heartbeats its lease never ended.
-        assert trio.current_time() < sepp.leases[job_id].expires
-    assert len(sepp.extend_times) >= 2
-    assert worker.statistics().acked == 1
+async def test_05_the_heartbeat_goes_on_during_a_slow_ack() -> None:
+    outcome = await run_handler(
+        sleeper(0.5),
+        lease_duration=3,
+        auto_extend=True,
+        faults=FaultPlan((Delay("Ack", request=9.0),)),
+    )
+    assert outcome == Acked()
+    assert outcome.attempt == 1  # the server has seen the ack within the lease
+    assert len(outcome.extends) >= 2
 
 
-async def test_06_an_ack_is_repeated_until_the_lease_ends(sepp: Sepp, client: SeppClient) -> None:
+async def test_06_an_ack_is_repeated_until_the_lease_ends(
+    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
+) -> None:
+    statuses = (Status.UNAVAILABLE, Status.INTERNAL, Status.UNAUTHENTICATED, Status.UNKNOWN)
+    proxy.inject(*[Fail("Ack", n, status) for n, status in enumerate(statuses, 1)])
     worker = worker_on(client, 10)
-    worker.handle("t", sleeper(0))
+    worker.handle("t", at_once)
     async with running(worker):
-        sepp.fail(
-            "Ack", Status.UNAVAILABLE, Status.INTERNAL, Status.UNAUTHENTICATED, Status.UNKNOWN
-        )
-        [job_id] = sepp.put("t")
-        await until(lambda: sepp.acks)
-    assert sepp.acks == [job_id]
-    assert len(sepp.requests("Ack")) == 5
-    assert sepp.nacks == []
+        await put("t")
+        await broker.settled()
+    assert broker.jobs().acked[0].attempt == 1
+    assert len(calls.of("Ack")) == 5
+    assert calls.of("Nack") == ()
     assert worker.statistics().acked == 1
 
 
 async def test_06_not_found_after_a_repeat_means_that_the_ack_arrived(
-    sepp: Sepp, client: SeppClient, caplog: pytest.LogCaptureFixture
+    broker: RecordingBroker,
+    proxy: FaultProxy,
+    calls: CallLog,
+    client: SeppClient,
+    put: Put,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    proxy.inject(LoseReply("Ack"))
     worker = worker_on(client, 10)
-    worker.handle("t", sleeper(0))
+    worker.handle("t", at_once)
     async with running(worker):
-        sepp.fail("Ack", Status.UNAVAILABLE, Status.NOT_FOUND)
-        sepp.put("t")
+        await put("t")
         await until(lambda: worker.statistics().acked)
+    assert [(call.end, call.status) for call in calls.of("Ack")] == [
+        ("lost", Status.OK.value),
+        ("answered", Status.NOT_FOUND.value),
+    ]
     assert worker.statistics().lost == 0
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
 async def test_06_not_found_at_once_means_that_the_lease_was_lost(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
 ) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await broker.lose_lease(ctx)
+
     worker = worker_on(client, 10)
-    worker.handle("t", sleeper(0))
+    worker.handle("t", handler)
     async with running(worker):
-        sepp.fail("Ack", Status.NOT_FOUND)
-        sepp.put("t")
+        await put("t", max_attempts=1)
         await until(lambda: worker.statistics().lost)
-    assert len(sepp.requests("Ack")) == 1
+    [ack] = calls.of("Ack")
+    assert ack.status == Status.NOT_FOUND.value
     assert worker.statistics().acked == 0
 
 
 async def test_06_what_cannot_be_acked_is_given_up_at_the_end_of_the_lease(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
 ) -> None:
+    proxy.inject(Fail("Ack", times=None))
     worker = worker_on(client, 4)
-    worker.handle("t", sleeper(0))
+    worker.handle("t", at_once)
     async with running(worker):
-        sepp.fail("Ack", *[Status.UNAVAILABLE] * 1000)
-        sepp.put("t")
+        await put("t", max_attempts=1)
         await until(lambda: worker.statistics().unreported)
         assert trio.current_time() <= 4.1
     # Quickly, but not in a hot loop.
-    assert 4 < len(sepp.requests("Ack")) < 40
+    assert 4 < len(calls.of("Ack")) < 40
 
 
-async def test_13_no_kind_of_failure_stops_the_heartbeat(sepp: Sepp, client: SeppClient) -> None:
-    worker = worker_on(client, 6, auto_extend=True)
-    handler = Watched(60)
-    worker.handle("t", handler)
-    async with running(worker):
-        sepp.put("t")
-        await until(lambda: handler.began)
-        for _ in range(6):
-            await trio.sleep(5)
-            sepp.fail("Extend", Status.DATA_LOSS, b"\xff\xff", records.ExtendResponse("x", None))
-        await until(lambda: sepp.acks)
-    assert handler.cancelled == []
+async def test_13_no_kind_of_failure_stops_the_heartbeat() -> None:
+    wrong = wire.encode(records.ExtendResponse("x", None))
+    faults = [
+        fault
+        for n in range(1, 26, 4)
+        for fault in (
+            Fail("Extend", n, Status.DATA_LOSS),
+            Answer("Extend", n + 1, b"\xff\xff"),
+            Answer("Extend", n + 2, wrong),
+        )
+    ]
+    outcome = await run_handler(
+        sleeper(60), lease_duration=6, auto_extend=True, faults=FaultPlan(tuple(faults))
+    )
+    assert outcome == Acked()
+    assert outcome.attempt == 1
+    assert len(outcome.happened) == len(faults)
 
 
-@pytest.mark.parametrize("status", [Status.NOT_FOUND, Status.FAILED_PRECONDITION])
+@pytest.mark.parametrize(
+    ("max_attempts", "status"), [(1, Status.NOT_FOUND), (2, Status.FAILED_PRECONDITION)]
+)
 async def test_a_definite_answer_cancels_the_handler_at_once(
-    sepp: Sepp, client: SeppClient, status: Status
+    broker: RecordingBroker,
+    calls: CallLog,
+    client: SeppClient,
+    put: Put,
+    max_attempts: int,
+    status: Status,
 ) -> None:
+    """The job is gone, or somebody has its next attempt."""
     worker = worker_on(client, 60, auto_extend=True)
     handler = Watched()
     worker.handle("t", handler)
     async with running(worker):
-        sepp.put("t")
+        await put("t", max_attempts=max_attempts)
         await until(lambda: handler.began)
-        sepp.fail("Extend", status)
+        worker.replace_handler("t", sleeper(100))
+        [job] = broker.jobs().leased
+        await broker.lose_lease(job)
         await until(lambda: handler.cancelled)
-        assert handler.cancelled[0] - sepp.extend_times[0] < 0.01
-        other = sepp.put("t")
-        worker.replace_handler("t", sleeper(0))
-        await until(lambda: sepp.acks == other)
+        assert calls.of("Extend")[0].status == status.value
+        assert handler.cancelled[0] - calls.times("Extend")[0] < 0.01
+        await put("t")
+        await broker.settled()
+    assert len(broker.jobs().acked) == max_attempts
     assert handler.reasons == ["lease lost"]
-    assert sepp.nacks == []
+    assert calls.of("Nack") == ()
 
 
 async def test_19_the_heartbeat_never_shortens_what_the_handler_extended(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, client: SeppClient, put: Put
 ) -> None:
-    ends: list[float] = []
-
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         await ctx.extend(200)
         while trio.current_time() < 400:
-            ends.append(sepp.leases[ctx.id].expires)
-            assert abs(ctx.lease_deadline - sepp.leases[ctx.id].expires) < 0.1
+            assert abs(ctx.lease_deadline - (broker.job(ctx.id).lease_deadline or 0)) < 0.1
             await trio.sleep(1)
 
     worker = worker_on(client, 9, auto_extend=True)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.acks)
+        await put("t")
+        await broker.settled()
+    [job] = broker.jobs().acked
+    ends = [event.until for event in job.extends]
     assert ends == sorted(ends)
-    beats = sepp.extend_times[1:]
-    assert beats[0] > 190  # not before a beat would lengthen the lease
+    assert beats(job)[1] > 190  # not before a beat would lengthen the lease
 
 
 async def test_20_an_extend_through_the_client_is_the_same_as_one_through_the_context(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, client: SeppClient, put: Put
 ) -> None:
+    seen: list[bool] = []
+
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         expiry = await client.extend(ctx, 100)
-        assert ctx.lease_expires_at == expiry
-        assert 99 < ctx.remaining() <= 100
+        seen.append(ctx.lease_expires_at == expiry)
+        seen.append(99 < ctx.remaining() <= 100)
         await trio.sleep(50)
 
     worker = worker_on(client, 9, auto_extend=True)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.acks)
-    assert len(sepp.extend_times) == 1
+        await put("t")
+        await broker.settled()
+    assert seen == [True, True]
+    assert [event.asked for event in broker.jobs().acked[0].extends] == [100]
 
 
 async def test_21_without_auto_extend_a_handler_is_cancelled_when_its_lease_ends(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
 ) -> None:
     worker = worker_on(client, 10)
     handler = Watched()
     worker.handle("t", handler)
     async with running(worker):
-        [job_id] = sepp.put("t")
-        await until(lambda: handler.cancelled)
-        assert 9.5 < handler.cancelled[0] < sepp.leases[job_id].expires
+        await put("t", max_attempts=1)
+        await broker.settled()
+    assert 9.5 < handler.cancelled[0] < 10
     assert handler.reasons == ["lease lost"]
-    assert sepp.acks == []
-    assert sepp.nacks == []
-    assert sepp.extend_times == []
+    assert calls.of("Ack") == calls.of("Nack") == calls.of("Extend") == ()
     assert worker.statistics().lost == 1
 
 
-async def test_22_jobs_beyond_the_free_slots_are_kept_under_heartbeat(
-    sepp: Sepp, client: SeppClient
+async def test_a_lease_may_be_shorter_than_was_asked_for() -> None:
+    def at_most(milliseconds: int) -> BrokerConfig:
+        return BrokerConfig(limits=LimitsConfig(max_lease_duration_ms=milliseconds))
+
+    async with fragile(config=at_most(600)) as (server, recorder, client):
+        worker = worker_on(client, 60, auto_extend=True)
+        worker.handle("t", sleeper(2))
+        async with running(worker):
+            await client.enqueue(EnqueueRequest("emails", "t"))
+            await recorder.until(lambda jobs: jobs and jobs[0].extends)
+            await server.restart(0.01, config=at_most(300))
+            await recorder.settled()
+    [job] = recorder.jobs().acked
+    assert job.attempt == 1
+    assert 0.15 < beats(job)[0] < 0.4
+    # A third of what was granted last.
+    assert all(gap < 0.15 for gap in list(gaps(beats(job)))[2:])
+
+
+async def test_a_long_job_is_extended_all_along() -> None:
+    outcome = await run_handler(sleeper(600), lease_duration=10, auto_extend=True)
+    assert outcome == Acked()
+    assert outcome.attempt == 1
+    assert 60 <= len(outcome.extends) <= 200
+
+
+async def test_a_stale_delivery_is_not_started(
+    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
 ) -> None:
-    worker = worker_on(client, 3, auto_extend=True, max_in_flight=2)
-    handler = Watched(4)
-    worker.handle("t", handler)
-
-    async def too_many(request: records.ReserveRequest) -> None:
-        request.max_jobs = 8
-
-    async with running(worker):
-        sepp.fail("Reserve", too_many)
-        ids = sepp.put(*["t"] * 8)
-        await until(lambda: len(sepp.acks) == 8)
-    assert sorted(sepp.acks) == sorted(ids)
-    assert handler.cancelled == []
-
-
-async def test_a_lease_may_be_shorter_than_was_asked_for(sepp: Sepp, client: SeppClient) -> None:
-    sepp.longest = 0.6
-    worker = worker_on(client, 60, auto_extend=True)
-    handler = Watched(2)
-    worker.handle("t", handler)
-    async with running(worker):
-        sepp.put("t")
-        await until(lambda: sepp.extend_times)
-        assert 0.15 < sepp.extend_times[0] - handler.began[0] < 0.4
-        sepp.longest = 0.3
-        await until(lambda: len(sepp.extend_times) > 3)
-        assert sepp.extend_times[-1] - sepp.extend_times[-2] < 0.15
-        await until(lambda: sepp.acks)
-    assert handler.cancelled == []
-
-
-async def test_a_long_job_is_extended_all_along(sepp: Sepp, client: SeppClient) -> None:
-    worker = worker_on(client, 10, auto_extend=True)
-    handler = Watched(600)
-    worker.handle("t", handler)
-    async with running(worker):
-        [job_id] = sepp.put("t")
-        await until(lambda: sepp.acks, limit=700)
-    assert 60 <= len(sepp.extend_times) <= 200
-    assert sepp.acks == [job_id]
-
-
-async def test_a_stale_delivery_is_not_started(sepp: Sepp, client: SeppClient) -> None:
     """A reserve's answer that was stuck on the way until its leases were over."""
     worker = worker_on(client, 3, wait_timeout=20, auto_extend=True)
     handler = Watched(1)
     worker.handle("t", handler)
     async with running(worker):
         await trio.sleep(0.5)
-        for link in sepp.links:
-            link.freeze()
-        sepp.put("t")
-        await trio.sleep(3.3)
-        for link in sepp.links:
-            link.thaw()
-        await until(lambda: worker.statistics().lost)
-        assert handler.began == []
-        [again] = sepp.put("t")
-        await until(lambda: sepp.acks == [again])
-    assert sepp.nacks == []
+        proxy.inject(BlackHole(0, 3.3))
+        await trio.sleep(0.1)
+        await put("t")
+        await broker.settled()
+    [job] = broker.jobs().acked
+    assert (job.attempt, job.expiries, job.nack_reasons) == (2, 1, ())
+    assert len(handler.began) == worker.statistics().lost == 1
 
 
-async def test_hold_and_worker_share_one_lease(sepp: Sepp, client: SeppClient) -> None:
+async def test_hold_and_worker_share_one_lease(
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
+) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         async with client.hold(ctx) as lease:
             await trio.sleep(5)
@@ -348,6 +381,9 @@ async def test_hold_and_worker_share_one_lease(sepp: Sepp, client: SeppClient) -
     worker = worker_on(client, 3, auto_extend=True)
     worker.handle("t", handler)
     async with running(worker):
-        [job_id] = sepp.put("t")
-        await until(lambda: sepp.acks)
-    assert sepp.acks == [job_id]
+        await put("t")
+        await broker.settled()
+    assert broker.jobs().acked[0].attempt == 1
+    assert len(calls.of("Ack")) == 1
+    # One heartbeat, not two.
+    assert 4 <= len(calls.of("Extend")) <= 6

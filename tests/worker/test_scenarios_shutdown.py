@@ -13,6 +13,8 @@ from grpclib.const import Status
 from sepp_trio import ClientClosedError, JobCtx, Payload, SeppClient
 from sepp_trio.wire import records
 from tests.client.fake import after
+from tests.worker.fixtures import client as client
+from tests.worker.fixtures import sepp as sepp
 from tests.worker.helpers import Sepp, at_once, running, sleeper, until, worker_on
 
 

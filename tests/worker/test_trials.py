@@ -26,6 +26,8 @@ from sepp_trio import (
     Worker,
     open_broker,
 )
+from tests.worker.fixtures import client as client
+from tests.worker.fixtures import sepp as sepp
 from tests.worker.helpers import Sepp, at_once, running, sleeper, until, worker_on
 
 Handler = Callable[[Payload | None, JobCtx], Awaitable[None]]
