@@ -43,4 +43,12 @@ from ._server import open_fragile_server as open_fragile_server
 from ._starter import WorkerOptions as WorkerOptions
 from ._starter import WorkerStarter as WorkerStarter
 from ._starter import open_worker_starter as open_worker_starter
+from ._sweep import Cause as Cause
+from ._sweep import Checkpoint as Checkpoint
+from ._sweep import Line as Line
+from ._sweep import SweepFailure as SweepFailure
+from ._sweep import SweepReport as SweepReport
+from ._sweep import SweepRun as SweepRun
+from ._sweep import SweptDelivery as SweptDelivery
+from ._sweep import cancellation_sweep as cancellation_sweep
 from ._threads import clock_waits_for_threads as clock_waits_for_threads

@@ -1,0 +1,198 @@
+"""Watches what a handler does with its cancel."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import Final, NamedTuple
+
+import trio
+
+from sepp_trio.errors import HandlerError, LeaseError
+
+from ._lines import OwnCode, Place
+from ._order import SteadyOrder
+from ._report import Line
+from ._shields import opened_by_own_code
+from ._threads import ThreadChecks
+from ._tree import Tree
+from ._trio import about_to_raise, crash, is_blocked, shield_over
+
+_RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
+
+_ENDLESS: Final = 10_000
+"""Cancels that came up in one task; nobody unwinds so many frames."""
+
+_TOLD: Final = 10
+"""Lines that are of interest to anybody."""
+
+
+class Fault(NamedTuple):
+    """A mistake that needs no invariant to be seen."""
+
+    problem: str
+    line: Line | None
+    advice: str
+
+
+class Unstoppable(Exception):
+    """Ends a task that swallows every cancel."""
+
+
+class Raised(NamedTuple):
+    error: BaseException
+    line: Line | None
+    task: trio.lowlevel.Task | None
+
+
+class Aftermath(trio.abc.Instrument):
+    """From the cancel to the handler's end: where ``Cancelled`` comes up, and where not."""
+
+    def __init__(
+        self,
+        scope: trio.CancelScope,
+        reason: str,
+        tree: Tree,
+        own: OwnCode,
+        order: SteadyOrder,
+        checks: ThreadChecks | None,
+    ) -> None:
+        self.raised: list[Raised] = []
+        self.fault: Fault | None = None
+        self.gives_up = False
+        """Whether whatever still runs is to be ended by force."""
+        self._scope = scope
+        self._reason = reason
+        self._tree = tree
+        self._own = own
+        self._order = order
+        self._checks = checks
+        self._counts: Counter[trio.lowlevel.Task] = Counter()
+        if checks is not None:
+            checks.visited = lambda line: None
+            checks.raised = lambda error, line: self._came_up(error, line, tree.root)
+            checks.watch()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task not in self._tree.tasks:
+            return
+        error = about_to_raise(task)
+        if isinstance(error, trio.Cancelled) and error.reason == self._reason:
+            self._came_up(error, self._line(task), task)
+            self._counts[task] += 1
+            if self._counts[task] > _ENDLESS:
+                self.gives_up = True
+                self.add_fault(
+                    "the handler swallows its cancel again and again",
+                    self.raised[0].line,
+                    "Let Cancelled pass: catch Exception, not BaseException.",
+                )
+        if self.gives_up:
+            crash(task, Unstoppable())
+
+    def _line(self, task: trio.lowlevel.Task) -> Line:
+        place = self._own.place(task, self._tree.root)
+        if place is None and self._checks is not None:
+            place = self._checks.place(task)
+        return self._own.handler if place is None else place.line
+
+    def _came_up(self, error: BaseException, line: Line | None, task: trio.lowlevel.Task) -> None:
+        if len(self.raised) < _ENDLESS:
+            self.raised.append(Raised(error, line, task))
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task not in self._tree.tasks:
+            return
+        self._order.steps += 1
+        if task not in self._tree.alive:
+            return
+        if self._checks is not None:
+            self._checks.look(task)
+        self.look_at_shield(task)
+
+    def look_at_shield(self, task: trio.lowlevel.Task) -> None:
+        """The current task has just come to a wait, or is in one when the cancel comes."""
+        # What a cancel can end it has ended by now.
+        if (
+            self.fault is not None
+            or not is_blocked(task)
+            or trio.current_effective_deadline() < float("inf")
+            or any(frame.f_code is _RUN_SYNC for frame, _ in task.iter_await_frames())
+        ):
+            return
+        shield = shield_over(task, self._scope)
+        if shield is None or not opened_by_own_code(shield, task, self._own):
+            return
+        place = self._own.place(task, self._tree.root) or Place(self._own.handler, None, None)
+        self.add_fault(
+            "a shielded section without a deadline keeps the handler from its cancel",
+            place.line,
+            f"If {place.awaits or 'this'} never comes to an end, neither does the handler. Give"
+            " the section a deadline: with trio.move_on_after(5, shield=True)",
+        )
+        # The verdict is clear: no reason to wait for the section.
+        shield.shield = False
+
+    def add_fault(self, problem: str, line: Line | None, advice: str = "") -> None:
+        """The first fault counts."""
+        if self.fault is None:
+            self.fault = Fault(problem, line, advice)
+
+    def lines(self) -> tuple[Line, ...]:
+        """Where ``Cancelled`` came up, the first times."""
+        return tuple(raised.line for raised in self.raised[:_TOLD] if raised.line is not None)
+
+    # ---- the end ----
+
+    def end(self, error: BaseException | None) -> None:
+        """The handler has ended, with ``error`` or well."""
+        if not self.raised or self.fault is not None:
+            return
+        first = self.raised[0]
+        leaves, reachable = _leaves(error), _reachable(error)
+        if any(isinstance(leaf, (HandlerError, LeaseError)) for leaf in leaves):
+            return  # says what is to become of the job, or that the lease is lost
+        if error is None:
+            self.add_fault("the handler swallows its cancel: it returned", *self._catcher(first))
+        elif not any(isinstance(leaf, trio.Cancelled) for leaf in leaves):
+            self.add_fault(
+                f"the handler raised {type(error).__name__} instead of its cancel",
+                self._own.innermost(leaves[0]) or first.line,
+                "Cancelled has to leave the handler; what else goes wrong meanwhile must not take"
+                " its place.",
+            )
+        else:
+            for raised in self.raised:
+                if id(raised.error) not in reachable and self._own.caught(raised.error) is not None:
+                    self.add_fault("the handler swallows its cancel", *self._catcher(raised))
+                    return
+
+    def _catcher(self, raised: Raised) -> tuple[Line | None, str]:
+        caught = self._own.caught(raised.error)
+        advice = "Let Cancelled pass: catch Exception, not BaseException; or raise it again."
+        if caught is not None and caught != raised.line:
+            advice = f"Cancelled came up at {raised.line} and did not get past {caught}. " + advice
+        return raised.line, advice
+
+
+def _leaves(error: BaseException | None) -> list[BaseException]:
+    if error is None:
+        return []
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for member in error.exceptions for leaf in _leaves(member)]
+    return [error]
+
+
+def _reachable(error: BaseException | None) -> set[int]:
+    """The ids of an exception, its members, causes and contexts."""
+    found: set[int] = set()
+    waiting = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in found:
+            continue
+        found.add(id(current))
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+    return found

@@ -1,0 +1,230 @@
+"""What a sweep plays on: a broker in memory, a client, a worker after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, Literal, TypeAlias
+
+import trio
+
+from sepp_trio.broker import Broker, BrokerConfig
+from sepp_trio.broker._changes import Change, Observer
+from sepp_trio.broker._clock import BrokerClock
+from sepp_trio.broker.broker import Parts, _parts, _running
+from sepp_trio.client import SeppClient
+from sepp_trio.lease import LEASE_LOST, TIMED_OUT
+from sepp_trio.types import EnqueueRequest, Payload
+from sepp_trio.worker import JobCtx, Worker
+from sepp_trio.worker._stop import GRACE_OVER
+
+from .._hosted import hosted
+from .._recording import end_lease
+from .._threads import clock_waits_for_threads
+from ._delivery import Delivery, Swept
+from ._report import Cause
+
+_NOT_FOUND: Final = "job not found"
+_TIMEOUT: Final = 3600.0
+"""Seconds: the handler's timeout if it has none, for "timeout" to be a real one."""
+
+_NO_KEEPALIVE: Final = 10.0**9
+_POLL: Final = 60.0
+
+State: TypeAlias = Literal["acked", "dead letter", "delivered again", "not over"]
+
+
+class Stage:
+    """One for a whole sweep; jobs come one at a time."""
+
+    def __init__(
+        self,
+        swept: Swept,
+        parts: Parts,
+        client: SeppClient,
+        nursery: trio.Nursery,
+        request: EnqueueRequest,
+        *,
+        lease_duration: float,
+        auto_extend: bool,
+        handler_timeout: float | None,
+    ) -> None:
+        self.swept = swept
+        self._parts = parts
+        self._client = client
+        self._nursery = nursery
+        self._lease_duration = lease_duration
+        self._auto_extend = auto_extend
+        self._handler_timeout = handler_timeout
+        self._worker: Worker | None = None
+        self._request = request
+        self._next, self._arriving = trio.open_memory_channel[Delivery](1)
+        self.crash: BaseException | None = None
+        """What has ended a worker."""
+        self.waiting = trio.CancelScope()
+        """Cancelled with the crash of a worker."""
+        self.story = Story()
+
+    # ---- jobs ----
+
+    async def enqueue(self) -> None:
+        """Begin with a new job."""
+        self.story.begin()
+        await self._client.enqueue(self._request)
+
+    def expect(self, delivery: Delivery) -> None:
+        """Say what the next delivery is to be; the job waits for that."""
+        self._next.send_nowait(delivery)
+
+    async def run_workers(self) -> None:
+        """Run a worker; another one when it has stopped."""
+        try:
+            while True:
+                self._worker = worker = Worker(
+                    self._client,
+                    [self._request.queue],
+                    self._lease_duration,
+                    auto_extend=self._auto_extend,
+                    handler_timeout=self._handler_timeout,
+                    max_in_flight=1,
+                    wait_timeout=_POLL,
+                    worker_id="sweep",
+                )
+                worker.handle(self._request.job_type, self._handle)
+                await worker.run()
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            self.crash = error
+            self.waiting.cancel()
+
+    async def _handle(self, payload: Payload | None, ctx: JobCtx) -> None:
+        delivery = await self._arriving.receive()
+        await delivery.run(payload, ctx)
+
+    # ---- causes ----
+
+    def strike(self, cause: Cause, ctx: JobCtx) -> str:
+        """Let it happen, now; the reason that ``Cancelled`` will have."""
+        lease = ctx._lease
+        if cause == "lease lost":
+            lease.lose(_NOT_FOUND)
+            self._nursery.start_soon(end_lease, self._parts.committer, self._parts.engine, ctx)
+            return f"{LEASE_LOST}: {_NOT_FOUND}"
+        if cause == "timeout":
+            lease.set_limit(trio.current_time())
+            lease.cancel(TIMED_OUT)
+            return TIMED_OUT
+        assert self._worker is not None
+        self._worker.shutdown(grace=0)
+        return GRACE_OVER
+
+
+class Story:
+    """What the broker has committed of the job that is on the stage."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """There is a new job."""
+        self._outcomes: dict[int, State] = {}
+        self.reason: str | None = None
+        self.rejected = False
+        self._changed = trio.Event()
+
+    def observe(self, changes: Sequence[Change]) -> None:
+        """Take in what was committed just now."""
+        for change in changes:
+            if change.kind == "acked":
+                self._outcomes[change.attempt] = "acked"
+            elif change.kind == "dead-lettered":
+                self._outcomes[change.attempt] = "dead letter"
+                self.rejected = change.cause == 2
+            elif change.kind in ("nacked", "expired"):
+                self._outcomes.setdefault(change.attempt, "delivered again")
+            if change.kind == "nacked":
+                self.reason = change.reason
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def outcome(self, attempt: int) -> State:
+        """What became of the job with this delivery, once the broker knows."""
+        while attempt not in self._outcomes:
+            await self._changed.wait()
+        return self._outcomes[attempt]
+
+
+@asynccontextmanager
+async def open_stage(
+    swept: Swept,
+    request: EnqueueRequest,
+    *,
+    lease_duration: float,
+    auto_extend: bool,
+    handler_timeout: float | None,
+    causes: Sequence[Cause],
+) -> AsyncIterator[Stage]:
+    """Open it all. An exception of the block comes out as it is."""
+    if handler_timeout is None and "timeout" in causes:
+        handler_timeout = _TIMEOUT
+    failure: BaseException | None = None
+    stage: Stage | None = None
+
+    def observe(changes: Sequence[Change], now: int, clock: BrokerClock) -> None:
+        if stage is not None:
+            stage.story.observe(changes)
+
+    with clock_waits_for_threads(), swept.order.installed(), _quiet():
+        async with (
+            hosted(_broker(observe)) as (parts, broker),
+            hosted(broker.open_client(keepalive_interval=_NO_KEEPALIVE)) as client,
+            trio.open_nursery() as nursery,
+        ):
+            stage = Stage(
+                swept,
+                parts,
+                client,
+                nursery,
+                request,
+                lease_duration=lease_duration,
+                auto_extend=auto_extend,
+                handler_timeout=handler_timeout,
+            )
+            nursery.start_soon(stage.run_workers)
+            try:
+                yield stage
+            except BaseException as error:
+                failure = error  # raised below: the nursery would make a group of it
+            nursery.cancel_scope.cancel(reason="the sweep is over")
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        del failure  # it refers to this frame, which refers to it
+
+
+@asynccontextmanager
+async def _broker(observe: Observer) -> AsyncIterator[tuple[Parts, Broker]]:
+    async with _parts(None, BrokerConfig(), observe) as parts:
+        broker = Broker(parts.config, parts.store, parts.committer, parts.service)
+        async with _running(broker):
+            yield parts, broker
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The worker reports each cancel; here they are no news."""
+    loggers = [logging.getLogger(f"sepp_trio.{name}") for name in ("worker", "lease")]
+
+    def drop(record: logging.LogRecord) -> bool:
+        return False
+
+    for logger in loggers:
+        logger.addFilter(drop)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(drop)

@@ -1,0 +1,44 @@
+"""What the sweep has to know of Trio's tasks and Trio does not tell; all of it is in this file."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import outcome
+import trio
+
+
+def cancel_points(task: trio.lowlevel.Task) -> int:
+    """How many places the task has passed at which a cancel could have been delivered."""
+    return task._cancel_points
+
+
+def is_blocked(task: trio.lowlevel.Task) -> bool:
+    """Whether it waits for something that a cancel may still end."""
+    return task._abort_func is not None
+
+
+def about_to_raise(task: trio.lowlevel.Task) -> BaseException | None:
+    """What the wait of a task that is about to run is going to raise."""
+    result: Any = task._next_send
+    return result.error if isinstance(result, outcome.Error) else None
+
+
+def crash(task: trio.lowlevel.Task, error: BaseException) -> None:
+    """Let a task that is about to run end with the error, whatever it would do about it."""
+
+    def fail(_: object) -> NoReturn:
+        raise error
+
+    task._next_send_fn = fail
+
+
+def shield_over(task: trio.lowlevel.Task, outermost: trio.CancelScope) -> trio.CancelScope | None:
+    """The scope that keeps a cancel of ``outermost`` from the task."""
+    status: Any = task._cancel_status
+    while status is not None and status._scope is not outermost:
+        if status._scope.shield:
+            scope: trio.CancelScope = status._scope
+            return scope
+        status = status._parent
+    return None

@@ -1,0 +1,273 @@
+"""The sweep finds each kind of mistake that handlers make with cancels, and names its line."""
+
+# ruff: noqa: SIM105 (handlers swallow their cancels as people do)
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from sepp_trio import JobCtx, Payload
+from sepp_trio.testing import Cause, SweepRun, cancellation_sweep
+from tests.testing.sweeping import World, failure_of, line_of
+
+CAUSES: list[Cause] = ["lease lost", "shutdown", "timeout"]
+
+
+@pytest.fixture(params=CAUSES)
+def cause(request: Any) -> Cause:
+    given: Cause = request.param
+    return given
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_work_that_is_done_before_its_mark_is_set(world: World, cause: Cause) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        for row in range(3):
+            if row not in world.marks:
+                world.rows.append(row)
+                await trio.sleep(1)  # here
+                world.marks.add(row)
+
+    def no_row_twice(run: SweepRun) -> None:
+        assert len(world.rows) == len(set(world.rows)), world.rows
+
+    failure = await failure_of(handler, invariant=no_row_twice, setup=world.new, by=cause)
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+    assert [delivery.cause for delivery in failure.history] == [cause, None]
+    assert isinstance(failure.__cause__, AssertionError)
+
+
+async def test_an_effect_that_is_repeated_when_the_ack_does_not_get_through(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await trio.sleep(1)
+        world.rows.append(1)
+
+    def once(run: SweepRun) -> None:
+        assert world.rows in ([], [1])
+
+    failure = await failure_of(handler, invariant=once, setup=world.new)
+    [cancelled, _] = failure.history
+    assert cancelled.checkpoint is not None
+    assert cancelled.checkpoint.moment == "end"
+    assert cancelled.error is None
+
+
+async def test_a_cancel_that_is_swallowed(world: World, cause: Cause) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)  # here
+        except BaseException:
+            pass
+
+    failure = await failure_of(handler, by=cause)
+    assert failure.problem == "the handler swallows its cancel: it returned"
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+async def test_a_cancel_that_is_swallowed_before_the_next_one_gets_through() -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)  # here
+        except BaseException:
+            pass
+        await trio.sleep(1)
+
+    failure = await failure_of(handler)
+    assert failure.problem == "the handler swallows its cancel"
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+async def test_a_task_that_swallows_the_cancel_of_its_nursery() -> None:
+    async def child() -> None:
+        try:
+            await trio.sleep(2)  # here
+        except BaseException:
+            pass
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+            await trio.sleep(1)
+
+    failure = await failure_of(handler)
+    assert "swallows its cancel" in failure.problem
+    assert failure.line is not None
+    assert failure.line.number == line_of(child)
+
+
+async def test_an_error_in_the_place_of_the_cancel() -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)
+        except trio.Cancelled:
+            raise ValueError("stopped") from None  # here
+
+    failure = await failure_of(handler)
+    assert failure.problem == "the handler raised ValueError instead of its cancel"
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+    assert isinstance(failure.__cause__, ValueError)
+
+
+async def test_a_cleanup_that_awaits_without_a_shield(world: World, cause: Cause) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        world.rows.append(1)
+        try:
+            await trio.sleep(1)
+        finally:
+            await trio.sleep(0.1)  # here
+            world.rows.remove(1)
+
+    def clean(run: SweepRun) -> None:
+        assert not world.rows
+
+    failure = await failure_of(handler, invariant=clean, setup=world.new, by=cause)
+    [cancelled] = failure.history
+    assert cancelled.raised[-1].number == line_of(handler)
+    assert f"{line_of(handler)}, in " in str(failure)
+
+
+async def test_a_shield_without_a_deadline_even_if_it_ends_quickly(
+    world: World, cause: Cause
+) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        done = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+            try:
+                await trio.sleep(0.5)
+            finally:
+                with trio.CancelScope(shield=True):
+                    async with trio.open_nursery() as inner:
+                        inner.start_soon(finish, done)
+                        await done.wait()  # here
+
+    async def finish(done: trio.Event) -> None:
+        with trio.move_on_after(1):
+            await trio.sleep(0.1)
+        done.set()
+
+    failure = await failure_of(handler, by=cause)
+    assert failure.problem == (
+        "a shielded section without a deadline keeps the handler from its cancel"
+    )
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+async def test_a_handler_that_outlives_its_lease(cause: Cause) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)
+        finally:
+            with trio.move_on_after(1000, shield=True):
+                await trio.sleep(500)  # here
+
+    failure = await failure_of(handler, by=cause, auto_extend=True)
+    assert "outlives its lease" in failure.problem
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+async def test_what_an_earlier_delivery_has_left_locked(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if 1 in world.marks:
+            await trio.sleep_forever()  # here
+        world.marks.add(1)
+        await trio.sleep(1)
+        world.marks.remove(1)
+
+    for auto_extend in (False, True):
+        failure = await failure_of(handler, setup=world.new, auto_extend=auto_extend)
+        assert failure.line is not None
+        assert failure.line.number == line_of(handler)
+        assert len(failure.history) == 2
+
+
+async def test_a_job_that_never_succeeds_after_a_cancel(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if 1 in world.marks:
+            raise ValueError("already begun")  # here
+        world.marks.add(1)
+        await trio.sleep(1)
+        world.marks.remove(1)
+
+    failure = await failure_of(handler, setup=world.new)
+    assert "given up after 11 deliveries: handler raised ValueError" in failure.problem
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+async def test_a_mark_that_counts_attempts(world: World) -> None:
+    """Done is what the attempt has done: wrong as soon as there are two."""
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if ctx.attempt == 1:
+            world.rows.append(1)
+        await trio.sleep(1)
+        if ctx.attempt <= 2:
+            world.rows.append(2)
+
+    def all_rows(run: SweepRun) -> None:
+        if run.settled:
+            assert world.rows == [1, 2]
+
+    failure = await failure_of(handler, invariant=all_rows, setup=world.new, cancels=2)
+    assert failure.__cause__ is not None
+
+
+async def test_a_bug_that_takes_two_cancels(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if 1 not in world.marks:
+            world.marks.add(1)
+            await trio.sleep(1)
+        elif 2 not in world.marks:
+            world.marks.add(2)
+            await trio.sleep(1)  # here
+        else:
+            world.rows.append(1)
+
+    def nothing(run: SweepRun) -> None:
+        assert not world.rows
+
+    report = await cancellation_sweep(handler, invariant=nothing, setup=world.new)
+    assert report.histories > 1
+    failure = await failure_of(handler, invariant=nothing, setup=world.new, cancels=2)
+    assert [line.number for line in failure.lines][1:] == [line_of(handler)]
+    assert len(failure.history) == 3
+
+
+async def test_a_cancel_between_an_answer_and_its_use(world: World) -> None:
+    """What was received is lost if the next operation looks for a cancel before it does anything:
+    no cancel of a wait finds that."""
+    send, receive = trio.open_memory_channel[int](10)
+    stored, found = trio.open_memory_channel[int](10)
+
+    def setup() -> None:
+        world.new()
+        for channel in (receive, found):
+            while channel.statistics().current_buffer_used:
+                channel.receive_nowait()
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send.send, 1)
+            row = await receive.receive()
+        await stored.send(row)  # here
+
+    def not_lost(run: SweepRun) -> None:
+        if run.settled:
+            assert found.statistics().current_buffer_used == run.attempt
+
+    failure = await failure_of(handler, invariant=not_lost, setup=setup)
+    assert failure.line is not None
