@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "sepp_trio"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAPERS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 PUBLIC = {name: value for name in dir(sepp_trio) if not name.startswith("_")
           and not inspect.ismodule(value := getattr(sepp_trio, name))
           and name != "TYPE_CHECKING"}  # fmt: skip
@@ -137,21 +136,6 @@ def test_the_readme_has_one_line_for_the_demo_and_one_for_the_tests(tool: str) -
     lines = [line for line in README.splitlines() if line.startswith("python3 -m venv ")]
     assert len(lines) == 2
     assert sum(tool in line for line in lines) == 1  # .ci/run finds them by this
-
-
-def test_the_producer_and_worker_take_twenty_lines() -> None:
-    assert len([line for line in SNIPPETS[0].splitlines() if line.strip()]) <= 20
-
-
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=["worker", "own loop", "real server"])
-def test_the_snippets_run_as_they_stand(snippet: str, tmp_path: Path, served_address: str) -> None:
-    program = tmp_path / "snippet.py"
-    # A port of our own, where the page has the well-known one.
-    program.write_text(snippet.replace("localhost:50051", served_address), encoding="utf-8")
-    result = run(sys.executable, "-W", "error", str(program), cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert not result.stderr
-    assert result.stdout
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda path: path.name)
