@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import trio
@@ -13,9 +14,9 @@ from grpclib.const import Cardinality
 from grpclib.metadata import encode_metadata
 from tricycle import open_service_nursery
 
-from ._calls import Call, PendingCall, TaskCall
+from ._calls import PendingCall, TaskCall
 from ._dispatch import DialConfig, Dispatcher
-from ._errors import CallError, ChannelClosed
+from ._errors import CallError
 from ._headers import encode_block
 from ._http2 import Http2Config
 from ._method import Method, RequestBlocks
@@ -82,6 +83,7 @@ class Channel:
         timeout: float | None = None,
         urgent: bool = False,
         long_poll: bool = False,
+        extra_block: bytes = b"",
     ) -> Resp:
         """Make a call and wait for its reply.  Always a checkpoint.
 
@@ -91,6 +93,7 @@ class Channel:
             urgent: go before calls that are not, wherever calls wait.
             long_poll: the answer may take its time; no sign of a dead connection.
                 Where the peer allows few calls at once, these leave some to others.
+            extra_block: encoded header fields beside those of every call.
 
         Raises:
             CallError: the call failed.
@@ -100,8 +103,21 @@ class Channel:
         if self._dispatcher.closed:
             await trio.lowlevel.checkpoint()
         blocks = self._blocks.get(method.route) or self._blocks_of(method.route)
-        call = self._task_call(method, request, blocks, timeout, urgent, long_poll)
+        if extra_block:
+            blocks = RequestBlocks(blocks.untimed + extra_block)
+        call = TaskCall(
+            self._dispatcher,
+            method,
+            method.encode(request),
+            blocks,
+            urgent,
+            long_poll,
+        )
+        call.task = trio.lowlevel.current_task()
         # Here and not in a method of the call: each coroutine on the way costs.
+        self._dispatcher.start(
+            call, timeout, trio.current_effective_deadline(), trio.current_time()
+        )
         reply: Resp
         reply, error = await trio.lowlevel.wait_task_rescheduled(call.abort)
         if error is None:
@@ -142,7 +158,7 @@ class Channel:
             long_poll,
         )
         call.on_done = on_done
-        self._start(call, timeout, math.inf, trio.current_time() if now is None else now)
+        self._dispatcher.start(call, timeout, math.inf, trio.current_time() if now is None else now)
         return call
 
     def request(
@@ -176,22 +192,8 @@ class Channel:
                 lambda message: codec.encode(message, request_type),
                 lambda data: codec.decode(data, response_type),
             )
-        blocks = self._blocks_of(route)
-        if metadata:
-            blocks = RequestBlocks(blocks.untimed + encode_block(_metadata_fields(metadata)))
-        chosen = method
-
-        async def perform(message: Any) -> Any:
-            call = self._task_call(chosen, message, blocks, timeout, False, False)
-            reply, error = await trio.lowlevel.wait_task_rescheduled(call.abort)
-            if error is None:
-                return reply
-            try:
-                await call.fail(error)
-            finally:
-                del error
-
-        return StubCall(perform)
+        extra = encode_block(_metadata_fields(metadata)) if metadata else b""
+        return StubCall(partial(self.unary, method, timeout=timeout, extra_block=extra))
 
     @property
     def max_receive_message_bytes(self) -> int:
@@ -234,42 +236,6 @@ class Channel:
         if blocks is None:
             blocks = self._blocks[route] = RequestBlocks(self._headers_for(route))
         return blocks
-
-    def _task_call(
-        self,
-        method: Method[Any, Any],
-        request: Any,
-        blocks: RequestBlocks,
-        timeout: float | None,
-        urgent: bool,
-        long_poll: bool,
-    ) -> TaskCall:
-        call = TaskCall(
-            self._dispatcher,
-            method,
-            method.encode(request),
-            blocks,
-            urgent,
-            long_poll,
-        )
-        call.task = trio.lowlevel.current_task()
-        self._start(call, timeout, trio.current_effective_deadline(), trio.current_time())
-        return call
-
-    def _start(self, call: Call, timeout: float | None, outer: float, now: float) -> None:
-        dispatcher = self._dispatcher
-        if dispatcher.closed:
-            raise ChannelClosed(unprocessed=True)
-        call.started = now
-        call.deadline = outer
-        if timeout is not None and timeout < math.inf:
-            own = call.own_deadline = now + timeout
-            if own < outer:
-                call.deadline = own
-            dispatcher.timers.add(own, call)
-            if timeout <= 0:
-                return  # never sent; the timer fails it in a moment
-        dispatcher.submit(call)
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from ._frames import (
     DEFAULT_WINDOW,
     ENABLE_PUSH,
     END_ALL,
+    END_HEADERS,
     END_STREAM,
     FRAME_SIZE,
     HEAD,
@@ -182,12 +183,29 @@ class ClientConnection(Connection):
         if number >= MAX_STREAM_ID:
             self.accepting = False
         stream.begin(number, self._peer_window, self.config.stream_window)
-        stream.block = block
         stream.connection = self
         stream.given_up = False
         stream.begun_at = self.now
         stream.head = stream.trailers = None
         self.streams[number] = stream
+        message = stream.message
+        size, length = len(message) + 5, len(block)
+        if (
+            size <= FRAME_SIZE
+            and size <= self.send_window
+            and size <= self._peer_window
+            and length <= FRAME_SIZE
+            and not self._table_off
+        ):
+            # The usual call: all of it at once.
+            self.send_window -= size
+            stream.local_ended = True
+            out += HEAD.pack(length >> 8, length & 255, HEADERS, END_HEADERS, number)
+            out += block
+            out += DATA_HEAD.pack(size >> 8, size & 255, DATA, END_STREAM, number, 0, size - 5)
+            out += message
+            return
+        stream.block = block
         if self._emit(stream, out):
             self._enqueue(stream)
 

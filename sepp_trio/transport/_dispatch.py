@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -85,7 +86,26 @@ class Dispatcher:
 
     # Calls ------------------------------------------------------------------
 
-    def submit(self, call: Call) -> None:
+    def start(self, call: Call, timeout: float | None, outer: float, now: float) -> None:
+        """Set a call's deadlines and queue it.  ``outer`` is the effective one of its caller.
+
+        Raises:
+            ChannelClosed: nothing was done.
+        """
+        if self.closed:
+            raise ChannelClosed(unprocessed=True)
+        call.started = now
+        call.deadline = outer
+        if timeout is not None and timeout < math.inf:
+            own = call.own_deadline = now + timeout
+            if own < outer:
+                call.deadline = own
+            self.timers.add(own, call)
+            if timeout <= 0:
+                return  # never sent; the timer fails it in a moment
+        self.submit(call, now)
+
+    def submit(self, call: Call, now: float) -> None:
         """Queue a call; it leaves when the connection and the peer allow."""
         self.waiting[0 if call.urgent else 2 if call.long_poll else 1][call] = None
         link = self.link
@@ -94,7 +114,7 @@ class Dispatcher:
             return
         if link.parked is not None:
             if link.at_once:
-                link.flush()
+                link.flush(now)
             else:
                 link.wake()
         if call.started + self.unanswered_interval < link.check_at and not call.long_poll:
@@ -147,7 +167,7 @@ class Dispatcher:
         """The pause of a refused call is over."""
         self._refused.discard(repeat)
         if not repeat.call.done:
-            self.submit(repeat.call)
+            self.submit(repeat.call, trio.current_time())
 
     # Links ------------------------------------------------------------------
 

@@ -147,10 +147,10 @@ class Link:
             self.parked = None
             trio.lowlevel.reschedule(task)
 
-    def flush(self) -> None:
+    def flush(self, now: float) -> None:
         """Write what is queued, as far as it goes; while the writer is parked."""
         self.at_once = False
-        data = self._take()
+        data = self._take(now)
         try:
             sent = self._pipe.write_now(data)
         except Exception as error:
@@ -176,9 +176,9 @@ class Link:
         self.parked = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def _take(self) -> bytearray:
+    def _take(self, now: float) -> bytearray:
         core = self.core
-        core.now = trio.current_time()
+        core.now = now
         data = core.data_to_send()
         self._owner.bytes_sent += len(data)
         if not core.accepting:
@@ -195,7 +195,7 @@ class Link:
                     data, self._unsent = self._unsent, b""
                 else:
                     first = core.next_id
-                    data = self._take()
+                    data = self._take(trio.current_time())
                     self._one_by_one = pipe.writes_at_once and core.next_id <= first + 2
                 self.at_once = False
                 try:
@@ -241,11 +241,14 @@ class Link:
             if not core.accepting:
                 self._leave()
                 self.wake()
-            elif self.parked is not None and core.has_output():
-                if self._pipe.writes_at_once:
-                    self.flush()
-                else:
-                    self.wake()
+            elif core.has_output():
+                if self.parked is not None:
+                    if self._pipe.writes_at_once:
+                        self.flush(self._heard)
+                    else:
+                        self.wake()
+            else:
+                continue
             if core.control_backlog > _UNREAD_LIMIT:
                 # The peer asks for answers and does not read them.
                 self._drained = trio.Event()

@@ -46,11 +46,13 @@ class SocketPipe(Pipe):
 
     async def _receive(self, max_bytes: int | None = None) -> bytes:
         assert max_bytes is not None
-        number = self._open_fileno()
+        number = self._fileno()
+        if number < 0:
+            raise _closed()
         while True:
             await trio.lowlevel.wait_readable(number)
             if self._fileno() != number:
-                raise trio.ClosedResourceError("the socket was closed")
+                raise _closed()
             try:
                 return os.read(number, max_bytes)
             except BlockingIOError:
@@ -64,12 +66,15 @@ class SocketPipe(Pipe):
             return
         with memoryview(data) as view:
             while sent < len(view):
-                await trio.lowlevel.wait_writable(self._open_fileno())
+                await trio.lowlevel.wait_writable(self._fileno())
                 with view[sent:] as rest:
                     sent += self.write_now(rest)
 
     def write_now(self, data: bytes | bytearray | memoryview) -> int:
-        number = self._open_fileno()
+        # Asked each time: the number of a closed socket may be another's by now.
+        number = self._fileno()
+        if number < 0:
+            raise _closed()
         try:
             return os.write(number, data)
         except BlockingIOError:
@@ -77,12 +82,9 @@ class SocketPipe(Pipe):
         except OSError as error:
             raise trio.BrokenResourceError(str(error)) from error
 
-    def _open_fileno(self) -> int:
-        # Asked each time: the number of a closed socket may be another's by now.
-        number = self._fileno()
-        if number < 0:
-            raise trio.ClosedResourceError("the socket was closed")
-        return number
+
+def _closed() -> trio.ClosedResourceError:
+    return trio.ClosedResourceError("the socket was closed")
 
 
 def pipe_of(stream: trio.abc.Stream) -> Pipe:
