@@ -27,9 +27,9 @@ class ProxiedCall:
     """A call: who asked for what, what came back, and what is done to it.
 
     ``request`` and ``reply`` are the bytes of the messages so far, without gRPC's prefix;
-    ``status`` is the call's once its trailers were seen. ``end`` says how it ended for the client:
-    answered, taken back by it (``"reset"``), or its answer was thrown away (``"lost"``); ``None``
-    if it has not.
+    ``status`` is the call's once its trailers were seen. ``end`` says how it ended: answered,
+    taken back by the client (``"reset"``), or its reply was thrown away (``"lost"``), whichever
+    came first; ``None`` if it has not.
     """
 
     __slots__ = (

@@ -177,20 +177,20 @@ class FaultProxy:
 
     def answered(self, call: ProxiedCall) -> None:
         """The reply has been written to the client."""
-        call.end = "answered"
+        call.end = call.end or "answered"
         self._watch_leases(call)
         if self._observer is not None:
             self._observer.answered(call)
 
     def reset(self, call: ProxiedCall) -> None:
         """The client has taken the call back."""
-        call.end = "reset"
+        call.end = call.end or "reset"
         if self._observer is not None:
             self._observer.reset(call)
 
     def lost(self, call: ProxiedCall) -> None:
         """The whole reply has been thrown away."""
-        call.end = "lost"
+        call.end = call.end or "lost"
         if call.rpc != "Reserve":
             self._watch_leases(call)
         if self._observer is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -225,9 +225,11 @@ async def until(condition: Callable[[], object], limit: float = 600.0) -> None:
             step = min(step * 1.05, 0.05)
 
 
-def worker_on(client: SeppClient, lease: float = 30.0, **options: Any) -> Worker:
+def worker_on(
+    client: SeppClient, lease: float = 30.0, *, queues: Sequence[str] = ("emails",), **options: Any
+) -> Worker:
     """A worker for the queue ``emails``, without jitter in its name."""
-    return Worker(client, ["emails"], lease, **{"worker_id": "w", **options})
+    return Worker(client, queues, lease, **{"worker_id": "w", **options})
 
 
 async def at_once(payload: Payload | None, ctx: JobCtx) -> None:

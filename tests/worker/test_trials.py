@@ -1,7 +1,7 @@
 """Trials from the field (spec/trials.md) that concern worker, heartbeat and shutdown.
 
-Those not here are among the scenarios: 4, 5, 15, 52 and 72 in ``test_on_broker``; 11, 15, 16, 17
-in ``test_scenarios_lease``; 13 and 27 in ``test_outcomes``; 43, 44, 46, 74 in
+Those not here are among the scenarios: 4, 5, 15, 52 and 72 in ``test_many_workers``; 11, 15, 16,
+17 in ``test_scenarios_lease``; 13 and 27 in ``test_outcomes``; 43, 44, 46, 74 in
 ``test_scenarios_reserve``; 49 in ``test_scenarios_shutdown``; 54 in ``test_signals``.
 """
 
@@ -12,23 +12,31 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
 from grpclib.const import Status
 
-from sepp_trio import (
-    EnqueueRequest,
-    JobCtx,
-    Payload,
-    SeppClient,
-    Worker,
-    open_broker,
+from sepp_trio import EnqueueRequest, JobCtx, Payload, SeppClient, open_client
+from sepp_trio.testing import (
+    Answer,
+    CallLog,
+    Fail,
+    FaultProxy,
+    Recorder,
+    RecordingBroker,
+    open_fragile_server,
+    open_recording_broker,
 )
-from tests.worker.fixtures import client as client
-from tests.worker.fixtures import sepp as sepp
-from tests.worker.helpers import Sepp, at_once, running, sleeper, until, worker_on
+from tests.worker.helpers import (
+    Put,
+    at_once,
+    given_back,
+    running,
+    sleeper,
+    until,
+    worker_on,
+)
 
 Handler = Callable[[Payload | None, JobCtx], Awaitable[None]]
 
@@ -73,8 +81,10 @@ async def returns_from_a_shielded_cleanup(payload: Payload | None, ctx: JobCtx) 
 )
 @pytest.mark.parametrize("how", ["refused", "expired"])
 async def test_12_the_verdict_of_the_lease_is_final_whatever_the_handler_does(
-    sepp: Sepp,
+    broker: RecordingBroker,
+    calls: CallLog,
     client: SeppClient,
+    put: Put,
     handler: Handler,
     how: str,
     caplog: pytest.LogCaptureFixture,
@@ -82,14 +92,18 @@ async def test_12_the_verdict_of_the_lease_is_final_whatever_the_handler_does(
     worker = worker_on(client, 3, auto_extend=how == "refused", max_in_flight=1)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.fail("Extend", Status.NOT_FOUND)
-        sepp.put("t")
+        await put("t", max_attempts=1)
+        if how == "refused":
+            await broker.lose_lease((await broker.until(lambda jobs: jobs.leased)).leased[0])
         await until(lambda: worker.statistics().lost)
         assert worker.statistics().in_flight == 0
         await trio.sleep(5)
-    assert sepp.acks == sepp.nacks == []
+    assert calls.of("Ack") == calls.of("Nack") == ()
     lost = [r for r in caplog.records if "lease lost, nothing is sent" in r.getMessage()]
     assert len(lost) == 1
+
+
+GARBAGE = b"\xff\xff"
 
 
 @pytest.mark.parametrize("rpc", ["Ack", "Nack"])
@@ -98,78 +112,68 @@ async def test_12_the_verdict_of_the_lease_is_final_whatever_the_handler_does(
     [
         Status.UNAVAILABLE,
         Status.INTERNAL,
+        Status.UNKNOWN,
         Status.UNAUTHENTICATED,
         Status.INVALID_ARGUMENT,
         Status.NOT_FOUND,
         Status.FAILED_PRECONDITION,
-        b"\xff\xff",
-        None,
+        GARBAGE,
     ],
 )
 async def test_20_a_report_that_fails_stays_inside_its_job(
-    sepp: Sepp, client: SeppClient, rpc: str, answer: Any
+    broker: RecordingBroker,
+    proxy: FaultProxy,
+    calls: CallLog,
+    client: SeppClient,
+    put: Put,
+    rpc: str,
+    answer: Status | bytes,
 ) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        if rpc == "Nack" and ctx.id == first:
+        if rpc == "Nack" and ctx.id == first and ctx.attempt == 1:
             raise ValueError("fails")
 
-    async def broken(request: Any) -> Any:
-        raise RuntimeError("the server breaks")
-
-    worker = worker_on(client, 5)
+    if isinstance(answer, Status):
+        proxy.inject(Fail(rpc, status=answer, times=None))
+    else:
+        proxy.inject(Answer(rpc, message=answer, times=None))
+    worker = worker_on(client, 5, max_in_flight=4)
     worker.handle("t", handler)
     async with running(worker):
-        sepp.fail(rpc, *[answer or broken] * 200)
-        [first] = sepp.put("t")
-        await until(lambda: worker.statistics().received == 1, 1)
+        [first] = await put("t")
         await trio.sleep(6)
-        sepp._failing[rpc].clear()
-        others = sepp.put("t", "t", "t")
-        await until(lambda: set(others) <= set(sepp.acks))
+        proxy.relent()
+        await put("t", "t", "t")
+        await broker.settled()
+    assert len(broker.jobs().acked) == 4
     statistics = worker.statistics()
-    assert statistics.lost + statistics.unreported + statistics.retried <= 1
-    assert not {nack.job_id for nack in sepp.nacks} & set(sepp.acks)
-    assert len(sepp.requests("Ack")) < 60
-    assert len(sepp.requests("Nack")) < 60
+    assert statistics.lost + statistics.unreported + statistics.retried <= 2
+    assert 1 <= len(calls.of(rpc)) < 60
 
 
 async def test_42_a_server_that_restarts_costs_no_job_its_lease() -> None:
-    """The broker stays, its connections go: as a restart on the same file looks to us."""
-    async with open_broker() as broker:
-        up = True
-        streams: list[trio.abc.Stream] = []
-
-        async def connect() -> trio.abc.Stream:
-            if not up:
-                await trio.sleep(0.01)
-                raise OSError("refused")
-            stream = await broker._connect()
-            streams.append(stream)
-            return stream
-
-        from sepp_trio import open_client
-
-        async with open_client(connect) as client, broker.open_client() as other:
-            worker = Worker(client, ["q"], 5, auto_extend=True)
-            worker.handle("t", sleeper(2))
-            async with running(worker):
-                await other.enqueue(EnqueueRequest("q", "t"))
-                await trio.sleep(1.5)
-                up = False
-                for stream in streams:
-                    await stream.aclose()
-                await trio.sleep(1)
-                back = trio.current_time()
-                up = True
-                await until(lambda: worker.statistics().acked == 1, 1)
-                assert trio.current_time() - back < 1
-                await other.enqueue(EnqueueRequest("q", "t"))
-                await until(lambda: worker.statistics().acked == 2, 2.2)
-            assert worker.statistics().lost == 0
+    recorder = Recorder()
+    async with (
+        open_fragile_server(recorder=recorder) as server,
+        open_client(server.connect) as client,
+    ):
+        worker = worker_on(client, 5, auto_extend=True)
+        worker.handle("t", sleeper(2))
+        async with running(worker):
+            await client.enqueue(EnqueueRequest("emails", "t"))
+            await trio.sleep(1.5)
+            await server.restart(1)
+            with trio.fail_after(1):
+                await recorder.settled()
+            await client.enqueue(EnqueueRequest("emails", "t"))
+            with trio.fail_after(2.2):
+                await recorder.settled()
+    assert [job.attempt for job in recorder.jobs().acked] == [1, 1]
+    assert worker.statistics().lost == 0
 
 
 async def test_48_after_many_rounds_with_faults_all_slots_are_free(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
 ) -> None:
     rng = random.Random(48)
 
@@ -182,23 +186,22 @@ async def test_48_after_many_rounds_with_faults_all_slots_are_free(
     worker.handle("t", handler, max_in_flight=3)
     statuses = [Status.UNAVAILABLE, Status.INTERNAL, Status.NOT_FOUND, Status.FAILED_PRECONDITION]
     async with running(worker):
-        for _ in range(1000):
+        for _ in range(300):
             rpc = rng.choice(["Ack", "Nack", "Extend", "Reserve"])
             if rpc != "Reserve":
-                sepp.fail(rpc, rng.choice(statuses))
+                proxy.inject(Fail(rpc, status=rng.choice(statuses)))
             elif rng.random() < 0.2:
-                sepp.fail(rpc, rng.choice(statuses[:2]))
-            sepp.put(*["t"] * rng.choice([1, 4]))
+                proxy.inject(Fail(rpc, status=rng.choice(statuses[:2])))
+            await put(*["t"] * rng.choice([1, 4]))
             if rng.random() < 0.05:
                 worker.max_in_flight = rng.choice([1, 4, 9])
             await trio.sleep(rng.choice([0, 0.005]))
         worker.max_in_flight = 4
-        await until(lambda: not sepp.ready)
-        await until(lambda: not worker.statistics().in_flight and not worker.statistics().reporting)
-        sepp._failing.clear()
+        proxy.relent()
+        await broker.settled()
         # All four slots are there: four jobs run at once (three of a type).
         worker.handle("slow", sleeper(10))
-        sepp.put(*["slow"] * 4)
+        await put(*["slow"] * 4)
         await trio.sleep(1)
         assert worker.statistics().in_flight == 4
     statistics = worker.statistics()
@@ -207,7 +210,11 @@ async def test_48_after_many_rounds_with_faults_all_slots_are_free(
 
 
 async def test_50_a_handler_that_does_not_react_keeps_no_lease(
-    sepp: Sepp, client: SeppClient, caplog: pytest.LogCaptureFixture
+    broker: RecordingBroker,
+    calls: CallLog,
+    client: SeppClient,
+    put: Put,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def stubborn(payload: Payload | None, ctx: JobCtx) -> None:
         with trio.CancelScope(shield=True):
@@ -215,19 +222,18 @@ async def test_50_a_handler_that_does_not_react_keeps_no_lease(
 
     worker = worker_on(client, 3, auto_extend=True)
     worker.handle("t", stubborn)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(worker.run)
-        [job_id] = sepp.put("t")
+    async with running(worker):
+        await put("t", max_attempts=1)
         await trio.sleep(4)
-        beats = len(sepp.extend_times)
+        beats = len(calls.of("Extend"))
         assert beats >= 3
         worker.shutdown(0.3)
         await trio.sleep(4)
-        assert len(sepp.extend_times) <= beats + 1
-        assert sepp.leases[job_id].expires < trio.current_time()
+        assert len(calls.of("Extend")) <= beats + 1
+        assert broker.jobs().expired
     # run() waits for it: a task cannot be left behind.
     assert trio.current_time() == pytest.approx(10, abs=0.2)
-    assert sepp.acks == sepp.nacks == []
+    assert calls.of("Ack") == calls.of("Nack") == ()
     assert "goes on" in caplog.text
     assert "shutdown grace over" in caplog.text
 
@@ -243,42 +249,43 @@ def test_50_a_thread_that_does_not_react_is_waited_for() -> None:
         done.append(True)
 
     async def main() -> None:
-        async with open_broker() as broker, broker.open_client() as client:
-            await client.enqueue(EnqueueRequest("q", "t"))
-            worker = Worker(client, ["q"], 60, wait_timeout=0.1)
+        async with open_recording_broker() as broker, broker.open_client() as client:
+            await client.enqueue(EnqueueRequest("emails", "t"))
+            worker = worker_on(client, wait_timeout=0.1)
             worker.handle("t", blocks)
-            async with trio.open_nursery() as nursery:
-                await nursery.start(worker.run)
+            async with running(worker):
                 await until(began.is_set, 5)
                 worker.shutdown(0)
             assert done == [True]
             # It ended well, but after its cancel: it is given back, not acked.
-            assert worker.statistics().given_back == 1
-            assert worker.statistics().acked == 0
+            assert given_back(broker.jobs()[0], "shutdown grace over")
 
     trio.run(main)
 
 
 async def test_56_many_leases_on_few_streams_and_a_blocked_loop(
-    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+    broker: RecordingBroker, client: SeppClient, put: Put
 ) -> None:
-    sepp = Sepp(nursery)
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
-    async with sepp.client() as client:
-        worker = worker_on(client, 2, auto_extend=True, max_in_flight=200)
-        worker.handle("t", sleeper(20))
-        async with running(worker):
-            sepp.put(*["t"] * 200)
-            await trio.sleep(5.1)
-            clock.jump(1.2)  # somebody blocks the loop
-            await trio.sleep(5)
-            assert worker.statistics().lost == 0
-            await until(lambda: worker.statistics().acked == 200)
+    worker = worker_on(client, 2, auto_extend=True, max_in_flight=200)
+    worker.handle("t", sleeper(9))
+    async with running(worker):
+        await put(*["t"] * 200)
+        await trio.sleep(5.1)
+        clock.jump(1.2)  # somebody blocks the loop
+        await broker.settled()
+    assert {job.attempt for job in broker.jobs().acked} == {1}
+    assert len(broker.jobs().acked) == 200
+    assert worker.statistics().lost == 0
 
 
 async def test_56_a_job_that_blocks_the_loop_beyond_its_lease_is_not_acked(
-    sepp: Sepp, client: SeppClient, caplog: pytest.LogCaptureFixture
+    broker: RecordingBroker,
+    calls: CallLog,
+    client: SeppClient,
+    put: Put,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
@@ -289,13 +296,15 @@ async def test_56_a_job_that_blocks_the_loop_beyond_its_lease_is_not_acked(
     worker = worker_on(client, 2, auto_extend=True)
     worker.handle("t", blocks)
     async with running(worker):
-        [job_id] = sepp.put("t")
+        [job_id] = await put("t", max_attempts=1)
         await until(lambda: worker.statistics().lost)
-    assert sepp.acks == sepp.nacks == []
-    assert f"job {job_id} type 't' attempt 1/3: lease lost" in caplog.text
+    assert calls.of("Ack") == calls.of("Nack") == ()
+    assert f"job {job_id} type 't' attempt 1/1: lease lost" in caplog.text
 
 
-async def test_70_a_handler_can_tell_why_it_was_cancelled(sepp: Sepp, client: SeppClient) -> None:
+async def test_70_a_handler_can_tell_why_it_was_cancelled(
+    broker: RecordingBroker, client: SeppClient, put: Put
+) -> None:
     reasons: dict[str, str | None] = {}
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
@@ -309,11 +318,10 @@ async def test_70_a_handler_can_tell_why_it_was_cancelled(sepp: Sepp, client: Se
     for job_type in ("own", "lost", "stopped"):
         worker.handle(job_type, handler)
     worker.handle("late", handler, timeout=4)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(worker.run)
-        ids = sepp.put("own", "lost", "late")
+    async with running(worker):
+        await put("own", "lost", "late", max_attempts=1)
         await trio.sleep(29)
-        ids += sepp.put("stopped")
+        await put("stopped")
         await until(lambda: "lost" in reasons)
         worker.shutdown(5)
     assert reasons == {
@@ -322,22 +330,26 @@ async def test_70_a_handler_can_tell_why_it_was_cancelled(sepp: Sepp, client: Se
         "late": "handler timed out",
         "stopped": "shutdown grace over",
     }
-    assert sepp.acks == [ids[0]]
-    assert [nack.job_id for nack in sepp.nacks] == ids[2:]
+    [own, lost, late, stopped] = broker.jobs()
+    assert own.state == "acked"
+    assert lost.nack_reasons == ()
+    assert late.nack_reasons == ("handler timed out after 4 s",)
+    assert given_back(stopped, "shutdown grace over")
 
 
 async def test_a_broken_server_does_not_flood_the_log(
-    sepp: Sepp, client: SeppClient, caplog: pytest.LogCaptureFixture
+    broker: RecordingBroker, client: SeppClient, put: Put, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sepp_trio.worker")
     worker = worker_on(client, max_in_flight=200)
     worker.handle("t", at_once)
     async with running(worker):
-        sepp.put(*["nobody's"] * 1000)
-        await until(lambda: worker.statistics().unhandled == 1000)
+        await put(*["nobody's"] * 1000, max_attempts=1)
+        await broker.settled()
         await trio.sleep(2)
-        sepp.put("nobody's")
-        await until(lambda: worker.statistics().unhandled == 1001)
+        await put("nobody's", max_attempts=1)
+        await broker.settled()
+    assert worker.statistics().unhandled == 1001
     lines = [r.getMessage() for r in caplog.records if "no handler" in r.getMessage()]
     assert len(lines) <= 12
     assert "more lines like the next were left out" in caplog.text
