@@ -19,23 +19,27 @@ async def hosted(manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
     Entering and leaving must be bounded by the manager itself. An exception of either side
     comes out as it is.
     """
-    ended = trio.Event()
+    entered, ended = trio.Event(), trio.Event()
+    values: list[T] = []
     failure: BaseException | None = None
 
-    async def host(*, task_status: trio.TaskStatus[T]) -> None:
+    async def host() -> None:
         nonlocal failure
         try:
             with trio.CancelScope(shield=True):
                 async with manager as value:
-                    task_status.started(value)
+                    values.append(value)
+                    entered.set()
                     await ended.wait()
         except Exception as error:
             failure = failure or error
             nursery.cancel_scope.cancel(reason="what serves the block has failed")
 
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(host)  # not start(): it would wait for a host that waits for us
         try:
-            yield await nursery.start(host)
+            await entered.wait()
+            yield values[0]
         except BaseException as error:
             failure = failure or error  # raised below: the nursery would make a group of it
         finally:

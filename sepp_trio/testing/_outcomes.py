@@ -43,11 +43,12 @@ class Delivery:
     happened: tuple[Happening, ...] = field(default=(), compare=False, repr=False)
 
     def __repr__(self) -> str:
-        shown = [
-            f"{item.name}={getattr(self, item.name)!r}"
-            for item in reversed(fields(self))
-            if item.repr and getattr(self, item.name) != item.default
-        ]
+        positional: tuple[str, ...] = self.__match_args__
+        shown = [repr(getattr(self, name)) for name in positional]
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.repr and item.name not in positional and value != item.default:
+                shown.append(f"{item.name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

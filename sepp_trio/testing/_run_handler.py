@@ -200,7 +200,8 @@ async def _faulty(
         yield None, client
         return
     async with (
-        hosted(open_fault_proxy(server.connect, faults, server=server.controls)) as proxy,
+        hosted(open_fault_proxy(server.connect, server=server.controls)) as proxy,
         hosted(open_client(proxy.connect)) as used,
     ):
+        proxy.inject(*faults.faults)
         yield proxy, used
