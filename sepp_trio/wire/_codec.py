@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
 
+from . import records
 from ._errors import DecodeError, EncodeError
 from ._record import Record
 
@@ -57,7 +58,7 @@ def part_encoder(name: str) -> Callable[[Any], bytes]:
 @functools.cache
 def part_decoder(name: str) -> Callable[[bytes], Any]:
     """The decoder, likewise."""
-    return _function(f"read_{name}")
+    return _function(f"decode_{name}")
 
 
 def codecs() -> ModuleType:
@@ -96,11 +97,10 @@ class SeppCodec:
         Raises:
             DecodeError: `data` is no such message.
         """
-        try:
-            decoder = part_decoder(message_type.__name__)
-        except LookupError:
-            raise DecodeError(f"{message_type.__name__} has no record") from None
-        record: Record = decoder(data)
+        name = message_type.__name__
+        if not isinstance(getattr(records, name, None), type):  # parts are tuples
+            raise DecodeError(f"{name} has no record")
+        record: Record = part_decoder(name)(data)
         return record
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from typing import Any
 
@@ -70,6 +71,22 @@ def test_any_bytes_are_judged_alike(name: str, data: st.DataObject) -> None:
     raw = message_of(name, data.draw(values_of(name))).SerializeToString()
     other = message_of(name, data.draw(values_of(name))).SerializeToString()
     assert_judged_alike(name, data.draw(mutated(raw) | FIELDS | st.just(raw + other)))
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_jobs_that_share_their_ends_are_judged_alike(data: st.DataObject) -> None:
+    jobs = [message_of("Job", data.draw(values_of("Job"))) for _ in range(2)]
+    wholes = [job.SerializeToString() for job in jobs]
+    for job in jobs:
+        for field in ("id", "job_type", "payload"):
+            job.ClearField(field)
+    ends = [job.SerializeToString() for job in jobs] + wholes
+    heads = [whole.removesuffix(end) for whole, end in zip(wholes, ends, strict=False)]
+    ends.append(data.draw(mutated(ends[0])))
+    # What the first with an end leaves behind is met by those that follow.
+    for head, end in data.draw(st.permutations(list(itertools.product(heads + ends, ends * 2)))):
+        assert_judged_alike("Job", head + end)
 
 
 # Where we judge otherwise, as the real server does or by a limit of our own: see _compile.py.

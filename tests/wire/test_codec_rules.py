@@ -22,7 +22,9 @@ from sepp_trio.wire import (
     records,
     trace_context_of,
 )
+from sepp_trio.wire._codegen._compile import LONGEST_SHARED, MOST_SHARED
 from sepp_trio.wire._primitives import MAX_GROUPS
+from sepp_trio.wire.generated import codecs
 from sepp_trio.wire.generated.google import protobuf as google
 from sepp_trio.wire.generated.sepp import v1 as messages
 
@@ -345,3 +347,17 @@ def test_a_record_that_is_no_message_has_no_codec() -> None:
 
     with pytest.raises(LookupError, match="Nothing: no such message"):
         encode(Nothing())
+
+
+def test_the_ends_of_jobs_are_remembered_within_bounds() -> None:
+    shared = codecs.shared_Job
+    shared.clear()
+    for attempt in range(3 * MOST_SHARED):
+        job = records.Job(id="a", job_type="t", attempt=attempt + 1, queue="q")
+        assert decode(records.Job, encode(job)) == job
+        assert len(shared) <= MOST_SHARED
+    before = len(shared)
+    job = records.Job(id="a", job_type="t", attempt=1, queue="q" * LONGEST_SHARED)
+    assert decode(records.Job, encode(job)) == job
+    assert len(shared) == before
+    assert max(map(len, shared)) <= LONGEST_SHARED

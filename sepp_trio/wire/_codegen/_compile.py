@@ -49,16 +49,21 @@ NARROW = {
 # Messages that come again and again (the jobs of one answer end their leases together), with the
 # most bytes that a written one has: decoded ones are remembered by their bytes.
 REMEMBERED = {"Timestamp": 17}
+# Messages that come in crowds which differ in their first fields only, up to the named one (jobs
+# that were enqueued together and leased together): what follows is remembered by its bytes.
+SHARED_AFTER = {"Job": "payload"}
+LONGEST_SHARED = 256
+MOST_SHARED = 256
 DEFAULTS = {"string": "''", "bytes": "b''", "bool": "False"}
 
 
 def codec_source(table: MessageTable) -> str:
-    """The source of ``encode_NAME(record)``, ``decode_NAME(data, pos, end, into)`` and, except for
-    parts that only stand inside others, ``read_NAME(data)``.
+    """The source of ``encode_NAME(record)`` and ``decode_NAME(data, pos=0, end=None, into=None)``.
 
     ``decode_NAME`` reads the message between two offsets of `data` and merges it into the record
-    `into` (None: a new one), which it may use up. Names of a field become local variables with
-    an underscore behind them, so that they meet no other name.
+    `into` (None: a new one), which it may use up. Without `end` it reads all of `data`, which may
+    be any bytes-like object then. Names of a field become local variables with an underscore
+    behind them, so that they meet no other name.
     """
     return "\n".join([*_encoder(table), *_decoder(table)])
 
@@ -145,8 +150,18 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     known = {_compared_tag(field): field.name for field in table.fields}
     yield f"known_{table.name} = {known!r}"
     yield f"fields_{table.name} = { {field.number: field.name for field in table.fields}!r}"
-    yield f"def decode_{table.name}(data, pos, end, into):"
+    shared = SHARED_AFTER.get(table.name)
+    if shared is not None:
+        yield f"shared_{table.name} = {{}}"
+    yield f"def decode_{table.name}(data, pos=0, end=None, into=None):"
+    yield "    if end is None:"
+    # Slices of anything but bytes would end up in the record.
+    yield "        if data.__class__ is not bytes: data = bytes(data)"
+    yield "        end = len(data)"
+    yield from _indent(_single_string(table), 2)
     yield from _indent(_initial_values(table))
+    if shared is not None:
+        yield "    rest = None if into is None else b''"
     yield "    tag = 0"
     yield "    try:"
     yield "        if pos < end:"
@@ -155,6 +170,10 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     yield "            while True:"
     for field in table.fields:
         yield from _indent(_decode_field(table, field), 4)
+        if field.name == shared:
+            yield from _indent(_look_up_shared(table), 4)
+    if shared is not None:
+        yield "                rest = b''"
     yield f"                if tag in known_{table.name}: continue"
     yield "                if tag > 127:"
     yield "                    tag, pos = read_short(data, pos - 1)"
@@ -174,20 +193,53 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     yield "    except (IndexError, ValueError) as error:"
     yield f"        field = known_{table.name}.get(tag)"
     yield f"        raise decode_error({table.name!r}, field, error) from None"
+    if shared is not None:
+        yield "    if rest:"
+        yield f"        if len(shared_{table.name}) >= {MOST_SHARED}: shared_{table.name}.clear()"
+        behind = "".join(f"{_final_value(field)}, " for field in _behind(table))
+        yield f"        shared_{table.name}[rest] = ({behind})"
     values = "".join(f"{_final_value(field)}, " for field in table.fields)
     yield f"    return {'' if table.record is None else table.name}({values})"
     yield ""
     if table.name in REMEMBERED:
-        whole = f"decode_{table.name}(data, 0, len(data), None)"
-        yield f"remembered_{table.name} = lru_cache(128)(lambda data: {whole})"
+        yield f"remembered_{table.name} = lru_cache(128)(decode_{table.name})"
         yield ""
-    if table.part:
+
+
+def _single_string(table: MessageTable) -> Iterator[str]:
+    """A way past the loop for messages that hold one short string and nothing else."""
+    if len(table.fields) != 1 or table.record is None:
         return
-    yield f"def read_{table.name}(data):"
-    # Slices of anything but bytes would end up in the record.
-    yield "    if data.__class__ is not bytes: data = bytes(data)"
-    yield f"    return decode_{table.name}(data, 0, len(data), None)"
-    yield ""
+    [field] = table.fields
+    tag = tag_of(field)
+    if field.type != "string" or field.optional or field.repeated or tag > 127:
+        return
+    yield f"if 2 < end < 130 and data[1] == end - 2 and data[0] == {tag}:"
+    yield f"    try: return {table.name}(data[2:].decode())"
+    yield "    except ValueError: pass"
+
+
+def _behind(table: MessageTable) -> tuple[FieldTable, ...]:
+    """The fields that are remembered together."""
+    names = [field.name for field in table.fields]
+    return table.fields[names.index(SHARED_AFTER[table.name]) + 1 :]
+
+
+def _look_up_shared(table: MessageTable) -> Iterator[str]:
+    # Only in the first turn, when no field behind can have been seen. What turns out to need
+    # another turn is not remembered.
+    yield "if rest is None:"
+    yield f"    rest = data[pos - 1:end] if end - pos < {LONGEST_SHARED} else b''"
+    yield f"    v = shared_{table.name}.get(rest)"
+    yield "    if v is not None:"
+    names = "".join(f"{field.name}_, " for field in _behind(table))
+    yield f"        {names.rstrip().removesuffix(',')} = v"
+    raw = [field.name for field in _behind(table) if field.raw and field.type == "map"]
+    for name in raw:
+        yield f"        {name}_ = [{name}_]"
+    yield "        rest = b''"
+    yield "        pos = end"
+    yield "        break"
 
 
 def _compared_tag(field: FieldTable) -> int:

@@ -54,15 +54,11 @@ class FieldTable:
 
 @dataclass(frozen=True, slots=True)
 class MessageTable:
-    """A message: its fields in the order of their numbers, and its record (None: a tuple).
-
-    A `part` only stands inside other messages.
-    """
+    """A message: its fields in the order of their numbers, and its record (None: a tuple)."""
 
     name: str
     record: type[Record] | None
     fields: tuple[FieldTable, ...]
-    part: bool = False
 
 
 def all_tables() -> list[MessageTable]:
@@ -104,7 +100,7 @@ def message_table(name: str) -> MessageTable:
     table = tuple(
         _field_table(name, field, meta, declared.get(field)) for field in meta.sorted_field_names
     )
-    return MessageTable(name, record, table, part=record is None)
+    return MessageTable(name, record, table)
 
 
 def _map_table(message: str, field: str) -> MessageTable:
@@ -120,7 +116,7 @@ def _map_table(message: str, field: str) -> MessageTable:
             FieldTable("key", key.number, key.proto_type, optional=True),
             FieldTable("value", value.number, value.proto_type, optional=True, message=held),
         )
-        return MessageTable(name, None, entry, part=True)
+        return MessageTable(name, None, entry)
     (found,) = (f for f in message_table(message).fields if f.name == field)
     return MessageTable(name, None, (replace(found, raw=False),))
 

@@ -100,7 +100,10 @@ def encode_AckRequest(record):
 
 known_AckRequest = {10: 'job_id', 16: 'attempt', 26: 'worker_id'}
 fields_AckRequest = {1: 'job_id', 2: 'attempt', 3: 'worker_id'}
-def decode_AckRequest(data, pos, end, into):
+def decode_AckRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_id_ = ''
         attempt_ = 0
@@ -177,10 +180,6 @@ def decode_AckRequest(data, pos, end, into):
         raise decode_error('AckRequest', field, error) from None
     return AckRequest(job_id_, attempt_, worker_id_, )
 
-def read_AckRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_AckRequest(data, 0, len(data), None)
-
 def encode_AckResponse(record):
     w = []
     try:
@@ -199,7 +198,13 @@ def encode_AckResponse(record):
 
 known_AckResponse = {10: 'job_id'}
 fields_AckResponse = {1: 'job_id'}
-def decode_AckResponse(data, pos, end, into):
+def decode_AckResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
+        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+            try: return AckResponse(data[2:].decode())
+            except ValueError: pass
     if into is None:
         job_id_ = ''
     else:
@@ -247,10 +252,6 @@ def decode_AckResponse(data, pos, end, into):
         raise decode_error('AckResponse', field, error) from None
     return AckResponse(job_id_, )
 
-def read_AckResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_AckResponse(data, 0, len(data), None)
-
 def encode_BatchValidationFailure(record):
     w = []
     try:
@@ -269,7 +270,10 @@ def encode_BatchValidationFailure(record):
 
 known_BatchValidationFailure = {10: 'errors'}
 fields_BatchValidationFailure = {1: 'errors'}
-def decode_BatchValidationFailure(data, pos, end, into):
+def decode_BatchValidationFailure(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         errors_ = []
     else:
@@ -318,10 +322,6 @@ def decode_BatchValidationFailure(data, pos, end, into):
         raise decode_error('BatchValidationFailure', field, error) from None
     return BatchValidationFailure(errors_, )
 
-def read_BatchValidationFailure(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_BatchValidationFailure(data, 0, len(data), None)
-
 def encode_CustomEntriesTooMany(record):
     w = []
     try:
@@ -342,7 +342,10 @@ def encode_CustomEntriesTooMany(record):
 
 known_CustomEntriesTooMany = {8: 'limit', 16: 'actual'}
 fields_CustomEntriesTooMany = {1: 'limit', 2: 'actual'}
-def decode_CustomEntriesTooMany(data, pos, end, into):
+def decode_CustomEntriesTooMany(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -397,10 +400,6 @@ def decode_CustomEntriesTooMany(data, pos, end, into):
         raise decode_error('CustomEntriesTooMany', field, error) from None
     return CustomEntriesTooMany(limit_, actual_, )
 
-def read_CustomEntriesTooMany(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_CustomEntriesTooMany(data, 0, len(data), None)
-
 def encode_CustomKeyTooLong(record):
     w = []
     try:
@@ -427,7 +426,10 @@ def encode_CustomKeyTooLong(record):
 
 known_CustomKeyTooLong = {10: 'key', 16: 'limit', 24: 'actual'}
 fields_CustomKeyTooLong = {1: 'key', 2: 'limit', 3: 'actual'}
-def decode_CustomKeyTooLong(data, pos, end, into):
+def decode_CustomKeyTooLong(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         key_ = ''
         limit_ = 0
@@ -498,10 +500,6 @@ def decode_CustomKeyTooLong(data, pos, end, into):
         raise decode_error('CustomKeyTooLong', field, error) from None
     return CustomKeyTooLong(key_, limit_, actual_, )
 
-def read_CustomKeyTooLong(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_CustomKeyTooLong(data, 0, len(data), None)
-
 def encode_CustomMapTooLarge(record):
     w = []
     try:
@@ -522,7 +520,10 @@ def encode_CustomMapTooLarge(record):
 
 known_CustomMapTooLarge = {8: 'limit', 16: 'actual'}
 fields_CustomMapTooLarge = {1: 'limit', 2: 'actual'}
-def decode_CustomMapTooLarge(data, pos, end, into):
+def decode_CustomMapTooLarge(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -575,10 +576,6 @@ def decode_CustomMapTooLarge(data, pos, end, into):
         raise decode_error('CustomMapTooLarge', field, error) from None
     return CustomMapTooLarge(limit_, actual_, )
 
-def read_CustomMapTooLarge(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_CustomMapTooLarge(data, 0, len(data), None)
-
 def encode_DeadLetterRecord(record):
     w = []
     try:
@@ -617,7 +614,10 @@ def encode_DeadLetterRecord(record):
 
 known_DeadLetterRecord = {10: 'job', 16: 'cause', 26: 'failed_at', 32: 'final_attempt', 42: 'last_reason'}
 fields_DeadLetterRecord = {1: 'job', 2: 'cause', 3: 'failed_at', 4: 'final_attempt', 5: 'last_reason'}
-def decode_DeadLetterRecord(data, pos, end, into):
+def decode_DeadLetterRecord(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_ = None
         cause_ = 0
@@ -726,10 +726,6 @@ def decode_DeadLetterRecord(data, pos, end, into):
         raise decode_error('DeadLetterRecord', field, error) from None
     return DeadLetterRecord(job_, cause_, failed_at_, final_attempt_, last_reason_, )
 
-def read_DeadLetterRecord(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_DeadLetterRecord(data, 0, len(data), None)
-
 def encode_DrainDeadLettersRequest(record):
     w = []
     try:
@@ -752,7 +748,10 @@ def encode_DrainDeadLettersRequest(record):
 
 known_DrainDeadLettersRequest = {10: 'queue', 16: 'max'}
 fields_DrainDeadLettersRequest = {1: 'queue', 2: 'max'}
-def decode_DrainDeadLettersRequest(data, pos, end, into):
+def decode_DrainDeadLettersRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         queue_ = None
         max_ = None
@@ -812,10 +811,6 @@ def decode_DrainDeadLettersRequest(data, pos, end, into):
         raise decode_error('DrainDeadLettersRequest', field, error) from None
     return DrainDeadLettersRequest(queue_, max_, )
 
-def read_DrainDeadLettersRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_DrainDeadLettersRequest(data, 0, len(data), None)
-
 def encode_DrainDeadLettersResponse(record):
     w = []
     try:
@@ -833,7 +828,10 @@ def encode_DrainDeadLettersResponse(record):
 
 known_DrainDeadLettersResponse = {10: 'records'}
 fields_DrainDeadLettersResponse = {1: 'records'}
-def decode_DrainDeadLettersResponse(data, pos, end, into):
+def decode_DrainDeadLettersResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         records_ = []
     else:
@@ -882,10 +880,6 @@ def decode_DrainDeadLettersResponse(data, pos, end, into):
         raise decode_error('DrainDeadLettersResponse', field, error) from None
     return DrainDeadLettersResponse(records_, )
 
-def read_DrainDeadLettersResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_DrainDeadLettersResponse(data, 0, len(data), None)
-
 def encode_Duration(record):
     w = []
     try:
@@ -907,7 +901,10 @@ def encode_Duration(record):
 
 known_Duration = {8: 'seconds', 16: 'nanos'}
 fields_Duration = {1: 'seconds', 2: 'nanos'}
-def decode_Duration(data, pos, end, into):
+def decode_Duration(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         seconds_ = 0
         nanos_ = 0
@@ -974,7 +971,10 @@ def encode_Empty(record):
 
 known_Empty = {}
 fields_Empty = {}
-def decode_Empty(data, pos, end, into):
+def decode_Empty(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     tag = 0
     try:
         if pos < end:
@@ -1023,7 +1023,10 @@ def encode_EncodingNotAllowed(record):
 
 known_EncodingNotAllowed = {10: 'encoding', 18: 'allowed'}
 fields_EncodingNotAllowed = {1: 'encoding', 2: 'allowed'}
-def decode_EncodingNotAllowed(data, pos, end, into):
+def decode_EncodingNotAllowed(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         encoding_ = ''
         allowed_ = []
@@ -1089,10 +1092,6 @@ def decode_EncodingNotAllowed(data, pos, end, into):
         raise decode_error('EncodingNotAllowed', field, error) from None
     return EncodingNotAllowed(encoding_, allowed_, )
 
-def read_EncodingNotAllowed(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_EncodingNotAllowed(data, 0, len(data), None)
-
 def encode_EnqueueAtomicResponse(record):
     w = []
     try:
@@ -1117,7 +1116,10 @@ def encode_EnqueueAtomicResponse(record):
 
 known_EnqueueAtomicResponse = {10: 'success', 18: 'rejection'}
 fields_EnqueueAtomicResponse = {1: 'success', 2: 'rejection'}
-def decode_EnqueueAtomicResponse(data, pos, end, into):
+def decode_EnqueueAtomicResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         success_ = None
         rejection_ = None
@@ -1184,10 +1186,6 @@ def decode_EnqueueAtomicResponse(data, pos, end, into):
         raise decode_error('EnqueueAtomicResponse', field, error) from None
     return EnqueueAtomicResponse(success_, rejection_, )
 
-def read_EnqueueAtomicResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_EnqueueAtomicResponse(data, 0, len(data), None)
-
 def encode_EnqueueAtomicSuccess(record):
     w = []
     try:
@@ -1206,7 +1204,10 @@ def encode_EnqueueAtomicSuccess(record):
 
 known_EnqueueAtomicSuccess = {10: 'responses'}
 fields_EnqueueAtomicSuccess = {1: 'responses'}
-def decode_EnqueueAtomicSuccess(data, pos, end, into):
+def decode_EnqueueAtomicSuccess(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         responses_ = []
     else:
@@ -1255,10 +1256,6 @@ def decode_EnqueueAtomicSuccess(data, pos, end, into):
         raise decode_error('EnqueueAtomicSuccess', field, error) from None
     return EnqueueAtomicSuccess(responses_, )
 
-def read_EnqueueAtomicSuccess(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_EnqueueAtomicSuccess(data, 0, len(data), None)
-
 def encode_EnqueueBatchRequest(record):
     w = []
     try:
@@ -1277,7 +1274,10 @@ def encode_EnqueueBatchRequest(record):
 
 known_EnqueueBatchRequest = {10: 'jobs'}
 fields_EnqueueBatchRequest = {1: 'jobs'}
-def decode_EnqueueBatchRequest(data, pos, end, into):
+def decode_EnqueueBatchRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         jobs_ = []
     else:
@@ -1326,10 +1326,6 @@ def decode_EnqueueBatchRequest(data, pos, end, into):
         raise decode_error('EnqueueBatchRequest', field, error) from None
     return EnqueueBatchRequest(jobs_, )
 
-def read_EnqueueBatchRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_EnqueueBatchRequest(data, 0, len(data), None)
-
 def encode_EnqueueBatchResponse(record):
     w = []
     try:
@@ -1348,7 +1344,10 @@ def encode_EnqueueBatchResponse(record):
 
 known_EnqueueBatchResponse = {10: 'results'}
 fields_EnqueueBatchResponse = {1: 'results'}
-def decode_EnqueueBatchResponse(data, pos, end, into):
+def decode_EnqueueBatchResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         results_ = []
     else:
@@ -1396,10 +1395,6 @@ def decode_EnqueueBatchResponse(data, pos, end, into):
         field = known_EnqueueBatchResponse.get(tag)
         raise decode_error('EnqueueBatchResponse', field, error) from None
     return EnqueueBatchResponse(results_, )
-
-def read_EnqueueBatchResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_EnqueueBatchResponse(data, 0, len(data), None)
 
 def encode_EnqueueRequest(record):
     w = []
@@ -1463,7 +1458,10 @@ def encode_EnqueueRequest(record):
 
 known_EnqueueRequest = {10: 'queue', 18: 'job_type', 26: 'payload', 34: 'idempotency_key', 40: 'priority', 48: 'max_attempts', 58: 'trace_context', 66: 'custom', 74: 'scheduled_at'}
 fields_EnqueueRequest = {1: 'queue', 2: 'job_type', 3: 'payload', 4: 'idempotency_key', 5: 'priority', 6: 'max_attempts', 7: 'trace_context', 8: 'custom', 9: 'scheduled_at'}
-def decode_EnqueueRequest(data, pos, end, into):
+def decode_EnqueueRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         queue_ = ''
         job_type_ = ''
@@ -1642,10 +1640,6 @@ def decode_EnqueueRequest(data, pos, end, into):
         raise decode_error('EnqueueRequest', field, error) from None
     return EnqueueRequest(queue_, job_type_, payload_, idempotency_key_, priority_, max_attempts_, trace_context_, custom_, scheduled_at_, )
 
-def read_EnqueueRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_EnqueueRequest(data, 0, len(data), None)
-
 def encode_EnqueueRequest_custom_entry(record):
     w = []
     try:
@@ -1671,7 +1665,10 @@ def encode_EnqueueRequest_custom_entry(record):
 
 known_EnqueueRequest_custom_entry = {10: 'key', 18: 'value'}
 fields_EnqueueRequest_custom_entry = {1: 'key', 2: 'value'}
-def decode_EnqueueRequest_custom_entry(data, pos, end, into):
+def decode_EnqueueRequest_custom_entry(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         key_ = None
         value_ = None
@@ -1757,7 +1754,10 @@ def encode_EnqueueResponse(record):
 
 known_EnqueueResponse = {10: 'job_id', 16: 'deduplicated'}
 fields_EnqueueResponse = {1: 'job_id', 2: 'deduplicated'}
-def decode_EnqueueResponse(data, pos, end, into):
+def decode_EnqueueResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_id_ = ''
         deduplicated_ = False
@@ -1816,10 +1816,6 @@ def decode_EnqueueResponse(data, pos, end, into):
         raise decode_error('EnqueueResponse', field, error) from None
     return EnqueueResponse(job_id_, deduplicated_, )
 
-def read_EnqueueResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_EnqueueResponse(data, 0, len(data), None)
-
 def encode_ExtendRequest(record):
     w = []
     try:
@@ -1854,7 +1850,10 @@ def encode_ExtendRequest(record):
 
 known_ExtendRequest = {10: 'job_id', 16: 'attempt', 26: 'lease_duration', 34: 'worker_id'}
 fields_ExtendRequest = {1: 'job_id', 2: 'attempt', 3: 'lease_duration', 4: 'worker_id'}
-def decode_ExtendRequest(data, pos, end, into):
+def decode_ExtendRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_id_ = ''
         attempt_ = 0
@@ -1948,10 +1947,6 @@ def decode_ExtendRequest(data, pos, end, into):
         raise decode_error('ExtendRequest', field, error) from None
     return ExtendRequest(job_id_, attempt_, lease_duration_, worker_id_, )
 
-def read_ExtendRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_ExtendRequest(data, 0, len(data), None)
-
 def encode_ExtendResponse(record):
     w = []
     try:
@@ -1976,7 +1971,10 @@ def encode_ExtendResponse(record):
 
 known_ExtendResponse = {10: 'job_id', 18: 'lease_expires_at'}
 fields_ExtendResponse = {1: 'job_id', 2: 'lease_expires_at'}
-def decode_ExtendResponse(data, pos, end, into):
+def decode_ExtendResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_id_ = ''
         lease_expires_at_ = None
@@ -2044,10 +2042,6 @@ def decode_ExtendResponse(data, pos, end, into):
         raise decode_error('ExtendResponse', field, error) from None
     return ExtendResponse(job_id_, lease_expires_at_, )
 
-def read_ExtendResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_ExtendResponse(data, 0, len(data), None)
-
 def encode_GetServerInfoRequest(record):
     w = []
     try:
@@ -2060,7 +2054,10 @@ def encode_GetServerInfoRequest(record):
 
 known_GetServerInfoRequest = {}
 fields_GetServerInfoRequest = {}
-def decode_GetServerInfoRequest(data, pos, end, into):
+def decode_GetServerInfoRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     tag = 0
     try:
         if pos < end:
@@ -2084,10 +2081,6 @@ def decode_GetServerInfoRequest(data, pos, end, into):
         field = known_GetServerInfoRequest.get(tag)
         raise decode_error('GetServerInfoRequest', field, error) from None
     return GetServerInfoRequest()
-
-def read_GetServerInfoRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_GetServerInfoRequest(data, 0, len(data), None)
 
 def encode_GetServerInfoResponse(record):
     w = []
@@ -2195,7 +2188,10 @@ def encode_GetServerInfoResponse(record):
 
 known_GetServerInfoResponse = {10: 'server_version', 18: 'supported_protocol_versions', 26: 'server_time', 32: 'restricts_encodings', 42: 'allowed_encodings', 48: 'max_payload_bytes', 56: 'max_custom_entries', 64: 'max_custom_total_bytes', 72: 'max_custom_key_bytes', 80: 'max_queue_name_bytes', 88: 'max_job_type_bytes', 96: 'max_idempotency_key_bytes', 106: 'max_schedule_horizon', 112: 'max_enqueue_batch', 120: 'max_reserve_batch', 256: 'max_reserve_queues', 266: 'max_wait_timeout', 274: 'max_lease_duration', 280: 'strict_queues', 288: 'dead_letter_retention_enabled'}
 fields_GetServerInfoResponse = {1: 'server_version', 2: 'supported_protocol_versions', 3: 'server_time', 4: 'restricts_encodings', 5: 'allowed_encodings', 6: 'max_payload_bytes', 7: 'max_custom_entries', 8: 'max_custom_total_bytes', 9: 'max_custom_key_bytes', 10: 'max_queue_name_bytes', 11: 'max_job_type_bytes', 12: 'max_idempotency_key_bytes', 13: 'max_schedule_horizon', 14: 'max_enqueue_batch', 15: 'max_reserve_batch', 16: 'max_reserve_queues', 17: 'max_wait_timeout', 18: 'max_lease_duration', 19: 'strict_queues', 20: 'dead_letter_retention_enabled'}
-def decode_GetServerInfoResponse(data, pos, end, into):
+def decode_GetServerInfoResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         server_version_ = ''
         supported_protocol_versions_ = []
@@ -2501,10 +2497,6 @@ def decode_GetServerInfoResponse(data, pos, end, into):
         raise decode_error('GetServerInfoResponse', field, error) from None
     return GetServerInfoResponse(server_version_, supported_protocol_versions_, server_time_, restricts_encodings_, allowed_encodings_, max_payload_bytes_, max_custom_entries_, max_custom_total_bytes_, max_custom_key_bytes_, max_queue_name_bytes_, max_job_type_bytes_, max_idempotency_key_bytes_, max_schedule_horizon_, max_enqueue_batch_, max_reserve_batch_, max_reserve_queues_, max_wait_timeout_, max_lease_duration_, strict_queues_, dead_letter_retention_enabled_, )
 
-def read_GetServerInfoResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_GetServerInfoResponse(data, 0, len(data), None)
-
 def encode_IdempotencyKeyTooLong(record):
     w = []
     try:
@@ -2525,7 +2517,10 @@ def encode_IdempotencyKeyTooLong(record):
 
 known_IdempotencyKeyTooLong = {8: 'limit', 16: 'actual'}
 fields_IdempotencyKeyTooLong = {1: 'limit', 2: 'actual'}
-def decode_IdempotencyKeyTooLong(data, pos, end, into):
+def decode_IdempotencyKeyTooLong(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -2579,10 +2574,6 @@ def decode_IdempotencyKeyTooLong(data, pos, end, into):
         raise decode_error('IdempotencyKeyTooLong', field, error) from None
     return IdempotencyKeyTooLong(limit_, actual_, )
 
-def read_IdempotencyKeyTooLong(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_IdempotencyKeyTooLong(data, 0, len(data), None)
-
 def encode_InvalidRequest(record):
     w = []
     try:
@@ -2601,7 +2592,13 @@ def encode_InvalidRequest(record):
 
 known_InvalidRequest = {10: 'message'}
 fields_InvalidRequest = {1: 'message'}
-def decode_InvalidRequest(data, pos, end, into):
+def decode_InvalidRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
+        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+            try: return InvalidRequest(data[2:].decode())
+            except ValueError: pass
     if into is None:
         message_ = ''
     else:
@@ -2648,10 +2645,6 @@ def decode_InvalidRequest(data, pos, end, into):
         field = known_InvalidRequest.get(tag)
         raise decode_error('InvalidRequest', field, error) from None
     return InvalidRequest(message_, )
-
-def read_InvalidRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_InvalidRequest(data, 0, len(data), None)
 
 def encode_Job(record):
     w = []
@@ -2727,7 +2720,11 @@ def encode_Job(record):
 
 known_Job = {10: 'id', 18: 'job_type', 26: 'payload', 32: 'priority', 42: 'trace_context', 50: 'enqueued_at', 56: 'attempt', 64: 'max_attempts', 74: 'lease_expires_at', 82: 'custom', 90: 'scheduled_at', 98: 'queue'}
 fields_Job = {1: 'id', 2: 'job_type', 3: 'payload', 4: 'priority', 5: 'trace_context', 6: 'enqueued_at', 7: 'attempt', 8: 'max_attempts', 9: 'lease_expires_at', 10: 'custom', 11: 'scheduled_at', 12: 'queue'}
-def decode_Job(data, pos, end, into):
+shared_Job = {}
+def decode_Job(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         id_ = ''
         job_type_ = ''
@@ -2754,6 +2751,7 @@ def decode_Job(data, pos, end, into):
         custom_ = [into.custom]
         scheduled_at_ = into.scheduled_at
         queue_ = into.queue
+    rest = None if into is None else b''
     tag = 0
     try:
         if pos < end:
@@ -2805,6 +2803,15 @@ def decode_Job(data, pos, end, into):
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
+                if rest is None:
+                    rest = data[pos - 1:end] if end - pos < 256 else b''
+                    v = shared_Job.get(rest)
+                    if v is not None:
+                        priority_, trace_context_, enqueued_at_, attempt_, max_attempts_, lease_expires_at_, custom_, scheduled_at_, queue_ = v
+                        custom_ = [custom_]
+                        rest = b''
+                        pos = end
+                        break
                 if tag == 32:
                     v = data[pos]
                     pos += 1
@@ -2936,6 +2943,7 @@ def decode_Job(data, pos, end, into):
                     if pos >= end: break
                     tag = data[pos]
                     pos += 1
+                rest = b''
                 if tag in known_Job: continue
                 if tag > 127:
                     tag, pos = read_short(data, pos - 1)
@@ -2956,11 +2964,10 @@ def decode_Job(data, pos, end, into):
     except (IndexError, ValueError) as error:
         field = known_Job.get(tag)
         raise decode_error('Job', field, error) from None
+    if rest:
+        if len(shared_Job) >= 256: shared_Job.clear()
+        shared_Job[rest] = (priority_, trace_context_, enqueued_at_, attempt_, max_attempts_, lease_expires_at_, b''.join(custom_), scheduled_at_, queue_, )
     return Job(id_, job_type_, payload_, priority_, trace_context_, enqueued_at_, attempt_, max_attempts_, lease_expires_at_, b''.join(custom_), scheduled_at_, queue_, )
-
-def read_Job(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_Job(data, 0, len(data), None)
 
 def encode_JobRejection(record):
     w = []
@@ -3058,7 +3065,10 @@ def encode_JobRejection(record):
 
 known_JobRejection = {10: 'unknown_queue', 18: 'payload_too_large', 26: 'encoding_not_allowed', 34: 'job_type_not_allowed', 42: 'custom_entries_too_many', 50: 'custom_map_too_large', 58: 'custom_key_too_long', 66: 'queue_name_too_long', 74: 'job_type_name_too_long', 82: 'idempotency_key_too_long', 90: 'scheduled_too_far', 98: 'invalid_request', 106: 'queue_full', 114: 'queue_closing'}
 fields_JobRejection = {1: 'unknown_queue', 2: 'payload_too_large', 3: 'encoding_not_allowed', 4: 'job_type_not_allowed', 5: 'custom_entries_too_many', 6: 'custom_map_too_large', 7: 'custom_key_too_long', 8: 'queue_name_too_long', 9: 'job_type_name_too_long', 10: 'idempotency_key_too_long', 11: 'scheduled_too_far', 12: 'invalid_request', 13: 'queue_full', 14: 'queue_closing'}
-def decode_JobRejection(data, pos, end, into):
+def decode_JobRejection(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         unknown_queue_ = None
         payload_too_large_ = None
@@ -3341,10 +3351,6 @@ def decode_JobRejection(data, pos, end, into):
         raise decode_error('JobRejection', field, error) from None
     return JobRejection(unknown_queue_, payload_too_large_, encoding_not_allowed_, job_type_not_allowed_, custom_entries_too_many_, custom_map_too_large_, custom_key_too_long_, queue_name_too_long_, job_type_name_too_long_, idempotency_key_too_long_, scheduled_too_far_, invalid_request_, queue_full_, queue_closing_, )
 
-def read_JobRejection(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_JobRejection(data, 0, len(data), None)
-
 def encode_JobResult(record):
     w = []
     try:
@@ -3369,7 +3375,10 @@ def encode_JobResult(record):
 
 known_JobResult = {10: 'success', 18: 'rejection'}
 fields_JobResult = {1: 'success', 2: 'rejection'}
-def decode_JobResult(data, pos, end, into):
+def decode_JobResult(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         success_ = None
         rejection_ = None
@@ -3436,10 +3445,6 @@ def decode_JobResult(data, pos, end, into):
         raise decode_error('JobResult', field, error) from None
     return JobResult(success_, rejection_, )
 
-def read_JobResult(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_JobResult(data, 0, len(data), None)
-
 def encode_JobTypeNameTooLong(record):
     w = []
     try:
@@ -3460,7 +3465,10 @@ def encode_JobTypeNameTooLong(record):
 
 known_JobTypeNameTooLong = {8: 'limit', 16: 'actual'}
 fields_JobTypeNameTooLong = {1: 'limit', 2: 'actual'}
-def decode_JobTypeNameTooLong(data, pos, end, into):
+def decode_JobTypeNameTooLong(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -3514,10 +3522,6 @@ def decode_JobTypeNameTooLong(data, pos, end, into):
         raise decode_error('JobTypeNameTooLong', field, error) from None
     return JobTypeNameTooLong(limit_, actual_, )
 
-def read_JobTypeNameTooLong(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_JobTypeNameTooLong(data, 0, len(data), None)
-
 def encode_JobTypeNotAllowed(record):
     w = []
     try:
@@ -3542,7 +3546,10 @@ def encode_JobTypeNotAllowed(record):
 
 known_JobTypeNotAllowed = {10: 'job_type', 18: 'allowed'}
 fields_JobTypeNotAllowed = {1: 'job_type', 2: 'allowed'}
-def decode_JobTypeNotAllowed(data, pos, end, into):
+def decode_JobTypeNotAllowed(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_type_ = ''
         allowed_ = []
@@ -3608,10 +3615,6 @@ def decode_JobTypeNotAllowed(data, pos, end, into):
         raise decode_error('JobTypeNotAllowed', field, error) from None
     return JobTypeNotAllowed(job_type_, allowed_, )
 
-def read_JobTypeNotAllowed(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_JobTypeNotAllowed(data, 0, len(data), None)
-
 def encode_JobValidationError(record):
     w = []
     try:
@@ -3634,7 +3637,10 @@ def encode_JobValidationError(record):
 
 known_JobValidationError = {8: 'index', 18: 'rejection'}
 fields_JobValidationError = {1: 'index', 2: 'rejection'}
-def decode_JobValidationError(data, pos, end, into):
+def decode_JobValidationError(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         index_ = 0
         rejection_ = None
@@ -3694,10 +3700,6 @@ def decode_JobValidationError(data, pos, end, into):
         raise decode_error('JobValidationError', field, error) from None
     return JobValidationError(index_, rejection_, )
 
-def read_JobValidationError(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_JobValidationError(data, 0, len(data), None)
-
 def encode_Job_custom(record):
     w = []
     try:
@@ -3717,7 +3719,10 @@ def encode_Job_custom(record):
 
 known_Job_custom = {82: 'custom'}
 fields_Job_custom = {10: 'custom'}
-def decode_Job_custom(data, pos, end, into):
+def decode_Job_custom(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         custom_ = {}
     else:
@@ -3767,10 +3772,6 @@ def decode_Job_custom(data, pos, end, into):
         raise decode_error('Job_custom', field, error) from None
     return (custom_, )
 
-def read_Job_custom(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_Job_custom(data, 0, len(data), None)
-
 def encode_Job_custom_entry(record):
     w = []
     try:
@@ -3796,7 +3797,10 @@ def encode_Job_custom_entry(record):
 
 known_Job_custom_entry = {10: 'key', 18: 'value'}
 fields_Job_custom_entry = {1: 'key', 2: 'value'}
-def decode_Job_custom_entry(data, pos, end, into):
+def decode_Job_custom_entry(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         key_ = None
         value_ = None
@@ -3900,7 +3904,10 @@ def encode_NackRequest(record):
 
 known_NackRequest = {10: 'job_id', 16: 'attempt', 26: 'reason', 34: 'retry', 42: 'worker_id'}
 fields_NackRequest = {1: 'job_id', 2: 'attempt', 3: 'reason', 4: 'retry', 5: 'worker_id'}
-def decode_NackRequest(data, pos, end, into):
+def decode_NackRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_id_ = ''
         attempt_ = 0
@@ -4011,10 +4018,6 @@ def decode_NackRequest(data, pos, end, into):
         raise decode_error('NackRequest', field, error) from None
     return NackRequest(job_id_, attempt_, reason_, retry_, worker_id_, )
 
-def read_NackRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_NackRequest(data, 0, len(data), None)
-
 def encode_NackResponse(record):
     w = []
     try:
@@ -4037,7 +4040,10 @@ def encode_NackResponse(record):
 
 known_NackResponse = {10: 'job_id', 16: 'dead_lettered'}
 fields_NackResponse = {1: 'job_id', 2: 'dead_lettered'}
-def decode_NackResponse(data, pos, end, into):
+def decode_NackResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         job_id_ = ''
         dead_lettered_ = False
@@ -4096,10 +4102,6 @@ def decode_NackResponse(data, pos, end, into):
         raise decode_error('NackResponse', field, error) from None
     return NackResponse(job_id_, dead_lettered_, )
 
-def read_NackResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_NackResponse(data, 0, len(data), None)
-
 def encode_NackRetry(record):
     w = []
     try:
@@ -4130,7 +4132,10 @@ def encode_NackRetry(record):
 
 known_NackRetry = {10: 'default', 18: 'delay', 26: 'dead_letter'}
 fields_NackRetry = {1: 'default', 2: 'delay', 3: 'dead_letter'}
-def decode_NackRetry(data, pos, end, into):
+def decode_NackRetry(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         default_ = None
         delay_ = None
@@ -4215,10 +4220,6 @@ def decode_NackRetry(data, pos, end, into):
         raise decode_error('NackRetry', field, error) from None
     return NackRetry(default_, delay_, dead_letter_, )
 
-def read_NackRetry(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_NackRetry(data, 0, len(data), None)
-
 def encode_Payload(record):
     w = []
     try:
@@ -4242,7 +4243,10 @@ def encode_Payload(record):
 
 known_Payload = {10: 'data', 18: 'encoding'}
 fields_Payload = {1: 'data', 2: 'encoding'}
-def decode_Payload(data, pos, end, into):
+def decode_Payload(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         data_ = b''
         encoding_ = ''
@@ -4307,10 +4311,6 @@ def decode_Payload(data, pos, end, into):
         raise decode_error('Payload', field, error) from None
     return Payload(data_, encoding_, )
 
-def read_Payload(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_Payload(data, 0, len(data), None)
-
 def encode_PayloadTooLarge(record):
     w = []
     try:
@@ -4331,7 +4331,10 @@ def encode_PayloadTooLarge(record):
 
 known_PayloadTooLarge = {8: 'limit', 16: 'actual'}
 fields_PayloadTooLarge = {1: 'limit', 2: 'actual'}
-def decode_PayloadTooLarge(data, pos, end, into):
+def decode_PayloadTooLarge(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -4384,10 +4387,6 @@ def decode_PayloadTooLarge(data, pos, end, into):
         raise decode_error('PayloadTooLarge', field, error) from None
     return PayloadTooLarge(limit_, actual_, )
 
-def read_PayloadTooLarge(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_PayloadTooLarge(data, 0, len(data), None)
-
 def encode_PrimitiveValue(record):
     w = []
     try:
@@ -4418,7 +4417,10 @@ def encode_PrimitiveValue(record):
 
 known_PrimitiveValue = {10: 'string_value', 17: 'double_value', 24: 'int_value', 32: 'bool_value'}
 fields_PrimitiveValue = {1: 'string_value', 2: 'double_value', 3: 'int_value', 4: 'bool_value'}
-def decode_PrimitiveValue(data, pos, end, into):
+def decode_PrimitiveValue(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         string_value_ = None
         double_value_ = None
@@ -4502,10 +4504,6 @@ def decode_PrimitiveValue(data, pos, end, into):
         raise decode_error('PrimitiveValue', field, error) from None
     return PrimitiveValue(string_value_, double_value_, int_value_, bool_value_, )
 
-def read_PrimitiveValue(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_PrimitiveValue(data, 0, len(data), None)
-
 def encode_QueueClosing(record):
     w = []
     try:
@@ -4524,7 +4522,13 @@ def encode_QueueClosing(record):
 
 known_QueueClosing = {10: 'queue'}
 fields_QueueClosing = {1: 'queue'}
-def decode_QueueClosing(data, pos, end, into):
+def decode_QueueClosing(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
+        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+            try: return QueueClosing(data[2:].decode())
+            except ValueError: pass
     if into is None:
         queue_ = ''
     else:
@@ -4572,10 +4576,6 @@ def decode_QueueClosing(data, pos, end, into):
         raise decode_error('QueueClosing', field, error) from None
     return QueueClosing(queue_, )
 
-def read_QueueClosing(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_QueueClosing(data, 0, len(data), None)
-
 def encode_QueueFull(record):
     w = []
     try:
@@ -4598,7 +4598,10 @@ def encode_QueueFull(record):
 
 known_QueueFull = {10: 'queue', 16: 'limit'}
 fields_QueueFull = {1: 'queue', 2: 'limit'}
-def decode_QueueFull(data, pos, end, into):
+def decode_QueueFull(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         queue_ = ''
         limit_ = 0
@@ -4657,10 +4660,6 @@ def decode_QueueFull(data, pos, end, into):
         raise decode_error('QueueFull', field, error) from None
     return QueueFull(queue_, limit_, )
 
-def read_QueueFull(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_QueueFull(data, 0, len(data), None)
-
 def encode_QueueNameTooLong(record):
     w = []
     try:
@@ -4681,7 +4680,10 @@ def encode_QueueNameTooLong(record):
 
 known_QueueNameTooLong = {8: 'limit', 16: 'actual'}
 fields_QueueNameTooLong = {1: 'limit', 2: 'actual'}
-def decode_QueueNameTooLong(data, pos, end, into):
+def decode_QueueNameTooLong(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -4735,10 +4737,6 @@ def decode_QueueNameTooLong(data, pos, end, into):
         raise decode_error('QueueNameTooLong', field, error) from None
     return QueueNameTooLong(limit_, actual_, )
 
-def read_QueueNameTooLong(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_QueueNameTooLong(data, 0, len(data), None)
-
 def encode_ReserveRequest(record):
     w = []
     try:
@@ -4779,7 +4777,10 @@ def encode_ReserveRequest(record):
 
 known_ReserveRequest = {10: 'queues', 18: 'wait_timeout', 26: 'lease_duration', 34: 'worker_id', 40: 'max_jobs'}
 fields_ReserveRequest = {1: 'queues', 2: 'wait_timeout', 3: 'lease_duration', 4: 'worker_id', 5: 'max_jobs'}
-def decode_ReserveRequest(data, pos, end, into):
+def decode_ReserveRequest(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         queues_ = []
         wait_timeout_ = None
@@ -4891,10 +4892,6 @@ def decode_ReserveRequest(data, pos, end, into):
         raise decode_error('ReserveRequest', field, error) from None
     return ReserveRequest(queues_, wait_timeout_, lease_duration_, worker_id_, max_jobs_, )
 
-def read_ReserveRequest(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_ReserveRequest(data, 0, len(data), None)
-
 def encode_ReserveResponse(record):
     w = []
     try:
@@ -4912,7 +4909,10 @@ def encode_ReserveResponse(record):
 
 known_ReserveResponse = {10: 'jobs'}
 fields_ReserveResponse = {1: 'jobs'}
-def decode_ReserveResponse(data, pos, end, into):
+def decode_ReserveResponse(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         jobs_ = []
     else:
@@ -4961,10 +4961,6 @@ def decode_ReserveResponse(data, pos, end, into):
         raise decode_error('ReserveResponse', field, error) from None
     return ReserveResponse(jobs_, )
 
-def read_ReserveResponse(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_ReserveResponse(data, 0, len(data), None)
-
 def encode_ScheduledTooFar(record):
     w = []
     try:
@@ -4989,7 +4985,10 @@ def encode_ScheduledTooFar(record):
 
 known_ScheduledTooFar = {10: 'horizon', 18: 'actual'}
 fields_ScheduledTooFar = {1: 'horizon', 2: 'actual'}
-def decode_ScheduledTooFar(data, pos, end, into):
+def decode_ScheduledTooFar(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         horizon_ = None
         actual_ = None
@@ -5057,10 +5056,6 @@ def decode_ScheduledTooFar(data, pos, end, into):
         raise decode_error('ScheduledTooFar', field, error) from None
     return ScheduledTooFar(horizon_, actual_, )
 
-def read_ScheduledTooFar(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_ScheduledTooFar(data, 0, len(data), None)
-
 def encode_Timestamp(record):
     w = []
     try:
@@ -5082,7 +5077,10 @@ def encode_Timestamp(record):
 
 known_Timestamp = {8: 'seconds', 16: 'nanos'}
 fields_Timestamp = {1: 'seconds', 2: 'nanos'}
-def decode_Timestamp(data, pos, end, into):
+def decode_Timestamp(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         seconds_ = 0
         nanos_ = 0
@@ -5136,7 +5134,7 @@ def decode_Timestamp(data, pos, end, into):
         raise decode_error('Timestamp', field, error) from None
     return (seconds_, nanos_, )
 
-remembered_Timestamp = lru_cache(128)(lambda data: decode_Timestamp(data, 0, len(data), None))
+remembered_Timestamp = lru_cache(128)(decode_Timestamp)
 
 def encode_TraceContext(record):
     w = []
@@ -5162,7 +5160,10 @@ def encode_TraceContext(record):
 
 known_TraceContext = {10: 'traceparent', 18: 'tracestate'}
 fields_TraceContext = {1: 'traceparent', 2: 'tracestate'}
-def decode_TraceContext(data, pos, end, into):
+def decode_TraceContext(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
     if into is None:
         traceparent_ = ''
         tracestate_ = None
@@ -5227,10 +5228,6 @@ def decode_TraceContext(data, pos, end, into):
         raise decode_error('TraceContext', field, error) from None
     return TraceContext(traceparent_, tracestate_, )
 
-def read_TraceContext(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_TraceContext(data, 0, len(data), None)
-
 def encode_UnknownQueue(record):
     w = []
     try:
@@ -5249,7 +5246,13 @@ def encode_UnknownQueue(record):
 
 known_UnknownQueue = {10: 'queue'}
 fields_UnknownQueue = {1: 'queue'}
-def decode_UnknownQueue(data, pos, end, into):
+def decode_UnknownQueue(data, pos=0, end=None, into=None):
+    if end is None:
+        if data.__class__ is not bytes: data = bytes(data)
+        end = len(data)
+        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+            try: return UnknownQueue(data[2:].decode())
+            except ValueError: pass
     if into is None:
         queue_ = ''
     else:
@@ -5296,10 +5299,6 @@ def decode_UnknownQueue(data, pos, end, into):
         field = known_UnknownQueue.get(tag)
         raise decode_error('UnknownQueue', field, error) from None
     return UnknownQueue(queue_, )
-
-def read_UnknownQueue(data):
-    if data.__class__ is not bytes: data = bytes(data)
-    return decode_UnknownQueue(data, 0, len(data), None)
 
 ENUMS = {
     'DeadLetterCause': {0: 'UNSPECIFIED', 1: 'ATTEMPTS_EXHAUSTED', 2: 'REJECTED', 3: 'LEASE_EXPIRED', 4: 'ADMIN'},
