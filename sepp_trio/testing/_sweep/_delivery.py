@@ -20,7 +20,7 @@ from ._lines import OwnCode, Place
 from ._order import SteadyOrder
 from ._record import Recording
 from ._report import Cause, Checkpoint, Line
-from ._strike import Approach, Steps
+from ._strike import Approach, ApproachBeforeStep, Steps
 from ._threads import ThreadChecks
 from ._tree import Tree
 
@@ -94,6 +94,16 @@ class Delivery:
 
     async def run(self, payload: Payload | None, ctx: JobCtx) -> None:
         """Run the handler; in its worker's task."""
+        try:
+            await self._run(payload, ctx)
+        except BaseException as error:
+            if error is not self.error and self.failure is None:
+                self.failure = error
+            raise
+        finally:
+            self.over.set()
+
+    async def _run(self, payload: Payload | None, ctx: JobCtx) -> None:
         swept, own, order = self._swept, self._swept.own, self._swept.order
         self._ctx = ctx
         self.attempt = ctx.attempt
@@ -111,13 +121,13 @@ class Delivery:
                 recording = Recording(tree, own, order, self._checks)
                 self._install(recording)
             elif self.checkpoint is None:
-                self._install(Steps(tree, order))
+                # One task alone has no order.
+                tree.on_company = lambda: self._install(Steps(tree, order))
             elif self.checkpoint.moment == "start":
                 self._cancel(own.handler)
             elif self.checkpoint.moment != "end":
-                self._install(
-                    Approach(self.checkpoint, self._cancel, tree, own, order, self._checks)
-                )
+                kind = ApproachBeforeStep if self.checkpoint.moment == "resumes" else Approach
+                self._install(kind(self.checkpoint, self._cancel, tree, own, order, self._checks))
             try:
                 await swept.call(payload, ctx)
             except BaseException as error:
@@ -135,7 +145,6 @@ class Delivery:
                 self.duration = trio.current_time() - began
                 if self.aftermath is not None:
                     self.aftermath.end(self.error)
-                self.over.set()
 
     # ---- the cancel ----
 

@@ -23,6 +23,8 @@ class _Order(random.Random):
         self._steady = steady
 
     def shuffle(self, x: Any) -> None:
+        if len(x) < 2:
+            return
         watched = self._steady.tasks
         places = [place for place, task in enumerate(x) if task in watched]
         if len(places) > 1:

@@ -9,7 +9,7 @@ from ._order import SteadyOrder
 from ._report import Checkpoint, Line, Moment
 from ._threads import ThreadChecks
 from ._tree import Tree
-from ._trio import cancel_points, is_blocked
+from ._trio import about_to_raise, cancel_points, is_blocked
 
 
 class Recording(trio.abc.Instrument):
@@ -37,7 +37,12 @@ class Recording(trio.abc.Instrument):
         self._in_thread: Place | None = None
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        if not self._in_step and task in self._tree.tasks:
+        # A wait that a deadline of the handler's own has ended raises Cancelled either way.
+        if (
+            not self._in_step
+            and task in self._tree.tasks
+            and not isinstance(about_to_raise(task), trio.Cancelled)
+        ):
             self._woken = True
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:

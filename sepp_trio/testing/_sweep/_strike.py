@@ -33,22 +33,17 @@ class Approach(trio.abc.Instrument):
         self._own = own
         self._order = order
         self._checks = checks
-        self._resumes = checkpoint.moment == "resumes"
-        # No step is so late.
-        self._step = checkpoint.step if checkpoint.moment in ("waits", "ended", "resumes") else -1
+        # No step has a number below 0.
+        self._step = checkpoint.step if checkpoint.moment in ("waits", "ended") else -1
         if checks is not None:
             checks.visited = self._check
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self._resumes and task in self._tasks and self._order.steps == self._step:
-            self._act(self._line(task))
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if task in self._tasks:
             self._order.steps += 1
             if self._checks is not None and task in self._tree.alive:
                 self._checks.look(task)
-            if self._order.steps == self._step and not self._resumes:
+            if self._order.steps == self._step:
                 self._act(self._line(task))
 
     def _check(self, line: Line | None) -> None:
@@ -60,6 +55,14 @@ class Approach(trio.abc.Instrument):
         # A thread without a task of own code goes on meanwhile: it is where it was before.
         place = self._own.place(task, self._tree.root)
         return self._checkpoint.line if place is None else place.line
+
+
+class ApproachBeforeStep(Approach):
+    """The same for the moment before a step."""
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task in self._tasks and self._order.steps == self._checkpoint.step:
+            self._act(self._line(task))
 
 
 class Steps(trio.abc.Instrument):

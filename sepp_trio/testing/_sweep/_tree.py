@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 
@@ -17,12 +19,17 @@ class Tree(trio.abc.Instrument):
         self.tasks = {root}
         """All that there were."""
         self.alive = {root}
+        self.on_company: Callable[[], None] | None = None
+        """Called when the handler gets its first other task."""
 
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
         nursery = task.eventual_parent_nursery or task.parent_nursery
         if nursery is not None and nursery.parent_task in self.tasks:
             self.tasks.add(task)
             self.alive.add(task)
+            if self.on_company is not None:
+                self.on_company()
+                self.on_company = None
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
         self.alive.discard(task)

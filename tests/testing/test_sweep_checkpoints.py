@@ -1,0 +1,182 @@
+"""The sweep's checkpoints are all that there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count, pairwise
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import example, given, settings
+
+from sepp_trio import JobCtx, Payload
+from sepp_trio.testing import SweepReport, SweepRun, cancellation_sweep
+from sepp_trio.testing._sweep._order import SteadyOrder
+from sepp_trio.testing._sweep._tree import Tree
+from tests.testing.programs import (
+    PLAIN_PROGRAMS,
+    PROGRAMS,
+    Bounded,
+    Interpreter,
+    Nursery,
+    Program,
+    Send,
+    Sleep,
+    Tidy,
+    Wait,
+    Yield,
+    parts,
+)
+from tests.virtual_time import run_on_leaping_clock
+
+
+def sweep(program: Program) -> tuple[SweepReport, set[tuple[int, ...]]]:
+    """Sweep a program: the report, and what the cancelled deliveries had done at their end."""
+    effects: set[tuple[int, ...]] = set()
+
+    async def main() -> SweepReport:
+        interpreter: Any = None
+
+        def setup() -> None:
+            nonlocal interpreter
+            interpreter = Interpreter(others)
+
+        async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+            if ctx.attempt == 1:
+                await interpreter.run(program)
+
+        def note(run: SweepRun) -> None:
+            if run.cancels and run.attempt == 1:
+                effects.add(tuple(interpreter.effects))
+
+        async with trio.open_nursery() as others:
+            return await cancellation_sweep(handler, invariant=note, setup=setup)
+        raise AssertionError
+
+    report: SweepReport = run_on_leaping_clock(main)
+    return report, effects
+
+
+class CancelAtEvent(trio.abc.Instrument):
+    """Cancels at the n-th event of the run loop, whatever that is."""
+
+    def __init__(self, number: int, scope: trio.CancelScope) -> None:
+        self.left = number
+        self._scope = scope
+
+    def _event(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self._scope.cancel()
+
+    before_task_step = after_task_step = after_io_wait = task_scheduled = _event
+
+
+def all_effects(program: Program) -> set[tuple[int, ...]]:
+    """What a cancel can leave done, found by brute force: a cancel at each event of the loop."""
+    found: set[tuple[int, ...]] = set()
+
+    async def main(number: int) -> bool:
+        order = SteadyOrder()
+        scope = trio.CancelScope()
+        instrument = CancelAtEvent(number, scope)
+
+        class Steps(trio.abc.Instrument):
+            def after_task_step(self, task: trio.lowlevel.Task) -> None:
+                order.steps += task in tree.tasks
+
+        async def root() -> None:
+            nonlocal tree
+            tree = Tree(trio.lowlevel.current_task())
+            order.tasks = tree.tasks
+            for added in (tree, Steps(), instrument):
+                trio.lowlevel.add_instrument(added)
+            try:
+                with scope:
+                    await interpreter.run(program)
+            finally:
+                trio.lowlevel.remove_instrument(instrument)
+
+        tree: Any = None
+        with order.installed():
+            async with trio.open_nursery() as others:
+                interpreter = Interpreter(others)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(root)
+        found.add(tuple(interpreter.effects))
+        return instrument.left <= 0
+
+    for number in count(1):
+        if not run_on_leaping_clock(lambda number=number: main(number)):  # type: ignore[misc]
+            return found
+    raise AssertionError
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(PLAIN_PROGRAMS)
+@example(())
+@example((Sleep(), Send(), Wait(), Send()))
+@example((Send(), Sleep(), Send(), Yield()))
+def test_one_task_has_a_checkpoint_for_each_place_at_which_a_cancel_arrives(
+    program: Program,
+) -> None:
+    report, effects = sweep(program)
+    moments = Counter(point.moment for point in report.checkpoints)
+    assert moments["waits"] == len(program)
+    assert moments["start"] == (program[:1] == (Send(),))
+    assert moments["resumes"] == sum(pair == (Wait(), Send()) for pair in pairwise(program))
+    assert moments["end"] == 1
+    assert sum(moments.values()) == len(report.checkpoints) == report.histories - 1
+    assert [point.number for point in report.checkpoints] == list(
+        range(1, len(report.checkpoints) + 1)
+    )
+    # A cancel in a step leaves all steps before it done. (Sleep and Yield look for one last, Send
+    # first, and nothing can come between.)
+    assert {len(done) for done in effects} == {0, len(program)} | {
+        done
+        for done, (before, then) in enumerate(pairwise(program), 1)
+        if then != Send() or before in (Wait(), Send())
+    }
+
+
+def nurseries(program: Program) -> list[Nursery]:
+    found = [step for step in program if isinstance(step, Nursery)]
+    return found + [inner for step in program for part in parts(step) for inner in nurseries(part)]
+
+
+def waits(program: Program) -> int:
+    return sum(
+        (not parts(step)) + isinstance(step, Nursery) + sum(map(waits, parts(step)))
+        for step in program
+    )
+
+
+def has_bounds(program: Program) -> bool:
+    return any(isinstance(step, Bounded) or any(map(has_bounds, parts(step))) for step in program)
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(PROGRAMS)
+@example(
+    (
+        Nursery(
+            ((Wait(), Send()), (Yield(),)),
+            (
+                Wait(),
+                Send(),
+            ),
+        ),
+        Send(),
+    )
+)
+@example((Tidy((Wait(),), (Send(), Sleep())), Send()))
+def test_every_effect_that_a_cancel_can_have_is_found(program: Program) -> None:
+    report, effects = sweep(program)
+    if not has_bounds(program):
+        moments = Counter(point.moment for point in report.checkpoints)
+        assert moments["waits"] == waits(program)
+        assert moments["ended"] == sum(len(step.tasks) for step in nurseries(program))
+    assert effects >= all_effects(program)
