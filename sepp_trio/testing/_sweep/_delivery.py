@@ -120,12 +120,12 @@ class Delivery:
                 assert self._checks is not None
                 recording = Recording(tree, own, order, self._checks)
                 self._install(recording)
-            elif self.checkpoint is None:
+            elif self.checkpoint is None or self.checkpoint.moment == "end":
                 # One task alone has no order.
                 tree.on_company = lambda: self._install(Steps(tree, order))
             elif self.checkpoint.moment == "start":
                 self._cancel(own.handler)
-            elif self.checkpoint.moment != "end":
+            else:
                 kind = ApproachBeforeStep if self.checkpoint.moment == "resumes" else Approach
                 self._install(kind(self.checkpoint, self._cancel, tree, own, order, self._checks))
             try:

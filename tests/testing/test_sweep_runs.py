@@ -1,0 +1,341 @@
+"""How a sweep runs: clocks, causes, limits, cancels from outside, handlers that differ."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from sepp_trio import HandlerError, JobCtx, Payload
+from sepp_trio.testing import (
+    SweepFailure,
+    SweepReport,
+    SweepRun,
+    assert_no_leaks,
+    cancellation_sweep,
+)
+from tests.testing.sweeping import World, failure_of, line_of
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def three_waits(payload: Payload | None, ctx: JobCtx) -> None:
+    for _ in range(3):
+        await trio.sleep(1)
+
+
+async def test_the_handler_sees_the_real_cause_of_its_cancel() -> None:
+    seen: list[tuple[str | None, bool, int]] = []
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)
+        except trio.Cancelled:
+            seen.append((ctx.cancel_reason, ctx.stopping, ctx.attempt))
+            raise
+
+    await cancellation_sweep(handler, by=("lease lost", "shutdown", "timeout"))
+    assert seen == [
+        ("lease lost", False, 1),
+        ("shutdown grace over", True, 1),
+        ("handler timed out", False, 1),
+    ]
+
+
+async def test_a_lost_lease_is_lost_at_the_server_as_well() -> None:
+    outcomes: list[str] = []
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)
+        finally:
+            if ctx.cancel_reason is not None:
+                with trio.move_on_after(5, shield=True):
+                    await ctx.extend(10)
+
+    def note(run: SweepRun) -> None:
+        outcomes.append(type(run.last.error).__name__)
+
+    report = await cancellation_sweep(handler, invariant=note)
+    assert outcomes == ["NoneType", "LeaseLostError", "NoneType", "NoneType", "NoneType"]
+    assert report.deliveries == 5
+
+
+async def test_payload_and_fields_reach_the_handler() -> None:
+    seen: set[Any] = set()
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        assert payload is not None
+        seen.add((payload.data, ctx.queue, ctx.job_type, ctx.priority, ctx.custom["n"]))
+        seen.add(ctx.max_attempts)
+        await trio.lowlevel.checkpoint()
+
+    await cancellation_sweep(
+        handler,
+        Payload.json("hello"),
+        queue="emails",
+        job_type="welcome",
+        priority=7,
+        custom={"n": 1},
+    )
+    assert seen == {(b'"hello"', "emails", "welcome", 7, 1), 11}
+
+
+async def test_the_last_attempt_makes_a_dead_letter_and_that_is_a_failure() -> None:
+    failure = await failure_of(three_waits, max_attempts=1)
+    assert "given up after 1 deliveries" in failure.problem
+
+
+async def test_setup_and_invariant_may_be_async_and_take_their_time(world: World) -> None:
+    calls: list[str] = []
+
+    async def setup() -> None:
+        await trio.sleep(100)
+        calls.append("setup")
+
+    async def invariant(run: SweepRun) -> None:
+        await trio.sleep(100)
+        calls.append("settled" if run.settled else f"cancel {run.cancels}")
+
+    await cancellation_sweep(three_waits, setup=setup, invariant=invariant)
+    assert calls[:2] == ["setup", "settled"]
+    assert calls[2:] == ["setup", "cancel 1", "settled"] * 4
+
+
+@pytest.mark.parametrize("by", ["lease lost", "shutdown", "timeout"])
+async def test_nothing_is_left_behind(by: Any) -> None:
+    async with assert_no_leaks():
+        await cancellation_sweep(three_waits, by=by)
+    assert not trio._core._run._r.__class__.__module__.startswith("sepp_trio")
+
+
+async def test_a_cancel_from_outside_ends_the_sweep_cleanly(world: World) -> None:
+    reasons: list[str | None] = []
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(10)
+        finally:
+            reasons.append(ctx.cancel_reason)
+
+    for seconds in range(5, 100, 5):
+        async with assert_no_leaks():
+            with trio.move_on_after(seconds + 0.5) as scope:
+                await cancellation_sweep(handler)
+        if not scope.cancelled_caught:
+            break
+        assert reasons[-1] in ("worker cancelled", "lease lost", "client closed")
+    assert seconds > 5
+    assert not trio._core._run._r.__class__.__module__.startswith("sepp_trio")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+async def test_a_handler_that_leaves_leaves_the_sweep(error: BaseException) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if ctx.attempt == 2:
+            raise error
+        await trio.sleep(1)
+
+    with pytest.raises(type(error)) as caught:
+        await cancellation_sweep(handler)
+    assert caught.value is error
+
+
+async def test_an_exception_of_setup_comes_out_as_it_is() -> None:
+    def setup() -> None:
+        raise OSError("no database")
+
+    with pytest.raises(OSError, match="no database"):
+        await cancellation_sweep(three_waits, setup=setup)
+
+
+async def test_a_skip_in_an_invariant_is_no_failure_of_the_sweep() -> None:
+    def invariant(run: SweepRun) -> None:
+        pytest.skip("not here")
+
+    with pytest.raises(pytest.skip.Exception):
+        await cancellation_sweep(three_waits, invariant=invariant)
+
+
+async def test_an_invariant_that_fails_without_a_cancel_says_so() -> None:
+    def invariant(run: SweepRun) -> None:
+        raise ValueError("never")
+
+    failure = await failure_of(three_waits, invariant=invariant)
+    assert failure.lines == ()
+    assert failure.line is None
+    assert "delivery 1: not cancelled" in str(failure)
+    assert isinstance(failure.__cause__, ValueError)
+
+
+async def test_two_cancels_are_at_all_pairs_of_checkpoints() -> None:
+    pairs: set[tuple[int, ...]] = set()
+
+    def note(run: SweepRun) -> None:
+        pairs.add(
+            tuple(
+                delivery.checkpoint.number
+                for delivery in run.deliveries
+                if delivery.checkpoint is not None
+            )
+        )
+
+    report = await cancellation_sweep(three_waits, invariant=note, cancels=2)
+    numbers = range(1, 5)
+    assert pairs == {(), *itertools.product(numbers), *itertools.product(numbers, numbers)}
+    assert report.histories == 1 + 4 + 16
+
+
+async def test_what_is_over_the_limit_is_left_out_evenly_and_told() -> None:
+    pairs: list[tuple[int, ...]] = []
+
+    def note(run: SweepRun) -> None:
+        if run.settled:
+            pairs.append(
+                tuple(
+                    delivery.checkpoint.number
+                    for delivery in run.deliveries
+                    if delivery.checkpoint is not None
+                )
+            )
+
+    report = await cancellation_sweep(three_waits, invariant=note, cancels=2, max_histories=13)
+    assert report.histories == 13
+    assert report.skipped == 8
+    assert pairs[5:] == [(1, 1), (1, 3), (2, 1), (2, 3), (3, 1), (3, 3), (4, 1), (4, 3)]
+    assert "8 histories were left out" in str(report)
+
+
+async def test_cancels_hit_the_deliveries_after_a_retry_too(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if not world.marks:
+            await trio.sleep(1)
+            world.marks.add(1)
+            raise HandlerError.retry("second part next time")
+        world.rows.append(1)
+        await trio.sleep(1)
+        world.rows.remove(1)
+
+    def clean(run: SweepRun) -> None:
+        assert not world.rows
+
+    failure = await failure_of(handler, invariant=clean, setup=world.new)
+    assert [delivery.cause for delivery in failure.history] == [None, "lease lost"]
+
+
+@pytest.mark.parametrize("ends_early", [True, False])
+async def test_a_handler_that_takes_another_way_each_time_is_told_so(ends_early: bool) -> None:
+    runs = itertools.count()
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if not next(runs):
+            await trio.sleep(1)  # here
+        elif not ends_early:
+            await trio.sleep(2)
+
+    failure = await failure_of(handler)
+    assert "takes another way" in failure.problem
+    assert ("had ended before" in failure.problem) == ends_early
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+    assert "seed what is random" in failure.advice
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"by": "fire"}, ValueError, "by must be one or several of"),
+        ({"by": ()}, ValueError, "by must be"),
+        ({"cancels": 0}, ValueError, "cancels"),
+        ({"max_histories": 0}, ValueError, "max_histories"),
+        ({"lease_duration": -1}, ValueError, "lease_duration"),
+        ({"handler_timeout": 0}, ValueError, "handler_timeout"),
+        ({"queues": "q"}, TypeError, "no argument 'queues'"),
+        ({"payload": "text"}, TypeError, "payload must be a Payload"),
+    ],
+)
+async def test_wrong_arguments_are_refused(options: Any, error: Any, match: str) -> None:
+    with pytest.raises(error, match=match):
+        await cancellation_sweep(three_waits, **options)
+
+
+async def test_a_handler_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match="handler must"):
+        await cancellation_sweep(three_waits(None, None))  # type: ignore[arg-type]
+
+
+def test_it_runs_on_the_real_clock() -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await trio.sleep(0.01)
+        await trio.lowlevel.checkpoint()
+
+    report: SweepReport = trio.run(cancellation_sweep, handler)
+    assert len(report.checkpoints) == 3
+
+
+PROGRAM = """
+import trio, trio.testing
+from sepp_trio.testing import cancellation_sweep
+
+async def part(seconds, log):
+    for _ in range(3):
+        await trio.sleep(seconds)
+        log.append(trio.lowlevel.current_task().name)
+
+async def handler(payload, ctx):
+    log = []
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(part, 1, log, name=str(number))
+    logs.add(tuple(log))
+
+logs = set()
+clock = trio.testing.MockClock(autojump_threshold=0)
+report = trio.run(cancellation_sweep, handler, clock=clock)
+assert len(logs) == 1, logs
+print([str(point) for point in report.checkpoints], logs)
+"""
+
+
+def test_tasks_take_turns_in_the_same_order_in_every_process() -> None:
+    def output() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    assert output() == output() != ""
+
+
+async def test_many_sweeps_may_run_side_by_side() -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(cancellation_sweep, three_waits)
+    assert not trio._core._run._r.__class__.__module__.startswith("sepp_trio")
+
+
+async def test_the_failure_is_told_in_full() -> None:
+    world = World()
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        world.rows.append(1)
+        await trio.sleep(1)
+
+    def once(run: SweepRun) -> None:
+        assert len(world.rows) == 1, "twice"
+
+    with pytest.raises(SweepFailure) as caught:
+        await cancellation_sweep(handler, invariant=once, setup=world.new)
+    text = str(caught.value)
+    assert text.startswith("the invariant does not hold after delivery 2: AssertionError: twice")
+    assert "lease lost at checkpoint 1, while it waited here" in text
+    assert "await trio.sleep(1)    [in trio.sleep]" in text
+    assert "delivery 2: not cancelled" in text
