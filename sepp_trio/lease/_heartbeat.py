@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import trio
 from grpclib.const import Status
 
-from ..transport import CallError, ChannelClosed
+from ..transport import CallError, ChannelClosed, PendingCall
 from ..wire import records
 from ._states import Phase
-from ._wheel import Alarm, grain_for
+from ._wheel import COARSEST, Alarm, grain_for
 
 if TYPE_CHECKING:
     from ._held import HeldLease
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 _LOOK_AGAIN = 60.0
 """Seconds after which the server's time is asked for again while leases are held."""
 
-_STEPS = 8
-"""Of a second, in which a beat's deadline is counted: so many beats have the same headers."""
-
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+
+_HELD, _SETTLED = Phase.HELD, Phase.SETTLED  # an enum's members are looked up slowly
 
 
 class Heartbeat(Alarm):
@@ -32,10 +31,10 @@ class Heartbeat(Alarm):
 
     __slots__ = (
         "_answered",
+        "_call",
         "_failures",
         "_keeper",
         "_lease",
-        "_pending",
         "_request",
         "_sent",
         "_stopped",
@@ -46,7 +45,9 @@ class Heartbeat(Alarm):
         self._keeper = keeper
         self._lease = lease
         self._stopped = False
-        self._pending = False
+        self._call: PendingCall | None = None
+        """The beat that is on its way. It has no timer of its own: this alarm is at the lease's
+        end meanwhile."""
         self._sent = 0.0
         self._failures = 0
         self._answered: trio.Event | None = None
@@ -56,11 +57,12 @@ class Heartbeat(Alarm):
     def stop(self) -> None:
         """No beat from now on; one that is on its way is still taken in."""
         self._stopped = True
-        super().stop()
+        if self._call is None:
+            super().stop()
 
     async def wait_answered(self) -> None:
         """Wait until no beat is on its way."""
-        while self._pending:
+        while self._call is not None:
             self._answered = self._answered or trio.Event()
             await self._answered.wait()
 
@@ -80,7 +82,10 @@ class Heartbeat(Alarm):
     def ring(self, now: float) -> None:
         """Send an extend, unless the lease needs none."""
         lease = self._lease
-        if self._pending or self._is_over(now):
+        if self._call is not None:
+            self._await_answer(now)
+            return
+        if self._stopped or self._is_over(now):
             return
         own = lease.usual or lease.asked
         if lease.extends_itself:
@@ -97,35 +102,39 @@ class Heartbeat(Alarm):
         if request is None:
             wish = lease.extend_request(lease.asked)
             request = self._request = keeper.methods.extend.encode(wish)
-        left = lease.end - now
-        if left > 1:
-            left = int(left * _STEPS) / _STEPS
         self._sent = now
         try:
-            keeper.channel.start_unary(
-                keeper.beat, request, self._take_answer, timeout=left, urgent=True, now=now
+            self._call = keeper.channel.start_unary(
+                keeper.beat, request, self._take_answer, timeout=None, urgent=True, now=now
             )
         except ChannelClosed:
             return  # the client's block has ended: the lease runs out in its own time
-        self._pending = True
         lease.count.sent += 1
+        keeper.wheel.start(self, lease.end, COARSEST)
+
+    def _await_answer(self, now: float) -> None:
+        """Look whether the answer may still come in time."""
+        lease = self._lease
+        if now < lease.end:
+            self._keeper.wheel.start(self, lease.end, COARSEST)
+            return
+        assert self._call is not None
+        self._call.cancel()
+        if self._ended():
+            self._failed(now, "no answer until its end")
 
     def _is_over(self, now: float) -> bool:
         lease = self._lease
-        if lease.phase is Phase.HELD:
+        if lease.phase is _HELD:
             return lease.check(now) is not None
-        return lease.phase is Phase.SETTLED or now >= lease.end
+        return lease.phase is _SETTLED or now >= lease.end
 
     def _take_answer(
         self, response: records.ExtendResponse | None, error: CallError | None
     ) -> None:
-        lease = self._lease
-        self._pending = False
-        if self._answered is not None:
-            self._answered.set()
-            self._answered = None
-        if lease.phase is Phase.SETTLED:
+        if not self._ended():
             return
+        lease = self._lease
         now = trio.current_time()
         if response is not None and response.lease_expires_at is not None:
             self._failures = 0
@@ -133,16 +142,30 @@ class Heartbeat(Alarm):
             self.next(now)
         elif error is not None and tells_loss(error):
             # After an ack the job is gone as it should be: its answer says which.
-            if lease.phase is Phase.HELD:
+            if lease.phase is _HELD:
                 lease.lose(error.message or error.status.name)
         else:
-            self._failures += 1
-            lease.count.failed += 1
-            self._keeper.beat_failed(lease, error)
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
-            # Never long enough to miss the end, never short enough to be a hot loop.
-            pause = max(min(pause, (lease.end - now) / 4), 0.01) * (0.5 + random.random() / 2)
-            self._start_timer(now + pause, pause)
+            self._failed(now, error or "the answer has no expiry")
+
+    def _ended(self) -> bool:
+        """A beat is over; whether that matters to anybody."""
+        self._call = None
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None
+        if self._stopped:
+            super().stop()
+        return self._lease.phase is not _SETTLED
+
+    def _failed(self, now: float, why: object) -> None:
+        lease = self._lease
+        self._failures += 1
+        lease.count.failed += 1
+        self._keeper.beat_failed(lease, why)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
+        # Never long enough to miss the end, never short enough to be a hot loop.
+        pause = max(min(pause, (lease.end - now) / 4), 0.01) * (0.5 + random.random() / 2)
+        self._start_timer(now + pause, pause)
 
 
 def tells_loss(error: CallError) -> bool:

@@ -99,7 +99,7 @@ class ServerClock:
         drift = _DRIFT * abs(received - self._at)
         low, high = self._low - drift, self._high + drift
         slack = _SLACK + 2 * self._round_trip
-        expected = full = asked if asked < self.longest_lease else self.longest_lease
+        expected = full = min(asked, self.longest_lease)
         if usual is not None and not -slack <= usual - full <= slack:
             expected = min(asked, usual)
         # The offset that this answer shows if the server granted what is expected.
@@ -138,8 +138,7 @@ class ServerClock:
         elif shown_high < low:
             self._low, self._high = max(shown_low, shown_high - _SLACK), shown_high
         else:
-            self._low = shown_low if shown_low > low else low
-            self._high = shown_high if shown_high < high else high
+            self._low, self._high = max(low, shown_low), min(high, shown_high)
         self._at = received
 
     def _bounds(self, now: float) -> tuple[float, float]:

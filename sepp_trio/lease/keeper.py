@@ -74,8 +74,10 @@ class LeaseKeeper:
         self.repeats: set[Settlement] = set()
         """Acks and nacks that failed and wait for their next try."""
         self.stopped = False
-        self._held: dict[tuple[str, int], HeldLease] = {}
-        self._doubtful: set[HeldLease] = set()
+        self.held: dict[tuple[str, int], HeldLease] = {}
+        """Every lease in keeping; they enter and leave it by themselves."""
+        self.doubtful: set[HeldLease] = set()
+        """Those whose end is to be read again when the server's time is known."""
         self._asking_since: float | None = None
         self._asks_again = Timer(self.ask_time)
         self._opened_at = float("-inf")
@@ -118,7 +120,7 @@ class LeaseKeeper:
             usual: Seconds that were granted last time for the same wish, if known.
             count: Where its beats are counted; with all others' of this keeper if not given.
         """
-        lease = HeldLease(
+        return HeldLease(
             self,
             job_id,
             attempt,
@@ -129,8 +131,6 @@ class LeaseKeeper:
             usual,
             count or self.beats,
         )
-        self._held[job_id, attempt] = lease
-        return lease
 
     def start_beats(self, lease: HeldLease, now: float) -> None:
         """Start a heartbeat. Of leases that begin together, the first beats are spread."""
@@ -143,21 +143,13 @@ class LeaseKeeper:
 
     def find(self, job: LeasedJob) -> HeldLease | None:
         """The lease of this delivery of this job, if it is held through this client."""
-        return self._held.get((job.id, job.attempt))
-
-    def forget(self, lease: HeldLease) -> None:
-        """The lease is held no more."""
-        key = (lease.job_id, lease.attempt)
-        if self._held.get(key) is lease:
-            del self._held[key]
-        if self._doubtful:
-            self._doubtful.discard(lease)
+        return self.held.get((job.id, job.attempt))
 
     def __len__(self) -> int:
         """How many leases are held."""
-        return len(self._held)
+        return len(self.held)
 
-    def beat_failed(self, lease: HeldLease, error: CallError | None) -> None:
+    def beat_failed(self, lease: HeldLease, why: object) -> None:
         """Say that a beat failed for a passing reason, in one line a second at most."""
         now = trio.current_time()
         if now - self._logged_at >= _LOG_EVERY:
@@ -167,7 +159,7 @@ class LeaseKeeper:
                 lease.job_id,
                 lease.attempt,
                 lease.end - now,
-                error or "the answer has no expiry",
+                why,
             )
 
     # ---- the server's time ----
@@ -182,14 +174,14 @@ class LeaseKeeper:
             longest = convert.seconds_from_wire(response.max_lease_duration)
             self.clock.longest_lease = longest if longest > 0 else float("inf")
         jumped = self.clock.observe(epoch_seconds(response.server_time), sent, received)
-        leases = list(self._held.values() if jumped else self._doubtful)
-        self._doubtful.clear()
+        leases = list(self.held.values() if jumped else self.doubtful)
+        self.doubtful.clear()
         for lease in leases:
             lease.reread()
 
     def doubt(self, lease: HeldLease) -> None:
         """An answer about this lease does not fit what is known of the server's clock."""
-        self._doubtful.add(lease)
+        self.doubtful.add(lease)
         self.ask_time()
 
     def ask_time(self) -> None:
@@ -205,7 +197,7 @@ class LeaseKeeper:
             now = trio.current_time()
             if response is not None:
                 self.take_server_info(response, sent, now)
-            if self._doubtful:
+            if self.doubtful:
                 self.wheel.start(self._asks_again, now + _ASK_AGAIN)
 
         with suppress(ChannelClosed):
