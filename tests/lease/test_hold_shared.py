@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import trio
-from grpclib.const import Status
 
 from sepp_trio import (
     ClientClosedError,
@@ -15,12 +14,14 @@ from sepp_trio import (
     LeaseLostError,
     ReserveOptions,
     SeppClient,
+    open_client,
 )
-from tests.worker.helpers import Sepp
+from sepp_trio.testing import CallLog, Fail, FaultProxy, RecordingBroker
+from tests.worker.helpers import Put
 
 
-async def reserve_one(sepp: Sepp, client: SeppClient, lease: float = 30) -> Any:
-    sepp.put("t")
+async def reserve_one(put: Put, client: SeppClient, lease: float = 30) -> Any:
+    await put("t")
     [job] = await client.reserve(ReserveOptions(["emails"], lease))
     return job
 
@@ -37,14 +38,14 @@ class Odd:
 
 
 async def test_the_loss_cancels_every_task_that_holds_the_job(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, client: SeppClient, put: Put
 ) -> None:
-    job = await reserve_one(sepp, client)
-    sepp.fail("Extend", Status.NOT_FOUND)
+    job = await reserve_one(put, client)
+    await broker.lose_lease(job)
     ended = []
 
     async def work() -> None:
-        with pytest.raises(LeaseLostError, match="scripted NOT_FOUND"):
+        with pytest.raises(LeaseLostError, match="job not found"):
             async with client.hold(job):
                 await trio.sleep_forever()
         ended.append(trio.current_time())
@@ -56,9 +57,9 @@ async def test_the_loss_cancels_every_task_that_holds_the_job(
 
 
 async def test_the_end_of_the_lease_cancels_every_task_that_holds_the_job(
-    sepp: Sepp, client: SeppClient
+    client: SeppClient, put: Put
 ) -> None:
-    job = await reserve_one(sepp, client, 3)
+    job = await reserve_one(put, client, 3)
 
     async def work() -> None:
         with pytest.raises(LeaseLostError, match="its time is up"):  # noqa: PT012
@@ -74,9 +75,9 @@ async def test_the_end_of_the_lease_cancels_every_task_that_holds_the_job(
 
 
 async def test_who_lets_go_of_an_unsettled_job_cancels_the_others(
-    sepp: Sepp, client: SeppClient
+    client: SeppClient, put: Put
 ) -> None:
-    job = await reserve_one(sepp, client)
+    job = await reserve_one(put, client)
 
     async def work() -> None:
         with pytest.raises(LeaseLostError, match="let go"):
@@ -91,8 +92,8 @@ async def test_who_lets_go_of_an_unsettled_job_cancels_the_others(
         assert not nursery.child_tasks
 
 
-async def test_an_ack_by_one_leaves_the_others_alone(sepp: Sepp, client: SeppClient) -> None:
-    job = await reserve_one(sepp, client)
+async def test_an_ack_by_one_leaves_the_others_alone(client: SeppClient, put: Put) -> None:
+    job = await reserve_one(put, client)
     done = []
 
     async def work() -> None:
@@ -112,16 +113,18 @@ async def test_an_ack_by_one_leaves_the_others_alone(sepp: Sepp, client: SeppCli
     assert len(done) == 1
 
 
-async def test_an_ack_fails_when_its_client_ends_before_the_repeat(sepp: Sepp) -> None:
+async def test_an_ack_fails_when_its_client_ends_before_the_repeat(
+    proxy: FaultProxy, put: Put
+) -> None:
     async def work(client: SeppClient, job: Any) -> None:
-        sepp.fail("Ack", *[Status.UNAVAILABLE] * 100)
+        proxy.inject(Fail("Ack", times=None))
         with pytest.raises(ClientClosedError):
             async with client.hold(job) as lease:
                 await lease.ack()
 
     async with trio.open_nursery() as nursery:
-        async with sepp.client() as client:
-            job = await reserve_one(sepp, client)
+        async with open_client(proxy.connect) as client:
+            job = await reserve_one(put, client)
             nursery.start_soon(work, client, job)
             await trio.sleep(5)
         await trio.sleep(0.1)
@@ -129,7 +132,9 @@ async def test_an_ack_fails_when_its_client_ends_before_the_repeat(sepp: Sepp) -
 
 
 @pytest.mark.parametrize("way", ["ack", "nack", "extend"])
-async def test_a_lease_outlives_its_client_without_use(sepp: Sepp, way: str) -> None:
+async def test_a_lease_outlives_its_client_without_use(
+    proxy: FaultProxy, calls: CallLog, put: Put, way: str
+) -> None:
     async def work(client: SeppClient, job: Any) -> None:
         async with client.hold(job) as lease:
             calls: dict[str, Any] = {"nack": lease.nack, "extend": lambda: lease.extend(3)}
@@ -138,8 +143,8 @@ async def test_a_lease_outlives_its_client_without_use(sepp: Sepp, way: str) -> 
                 await calls.get(way, lease.ack)()
 
     async with trio.open_nursery() as nursery:
-        async with sepp.client() as client:
-            nursery.start_soon(work, client, await reserve_one(sepp, client))
+        async with open_client(proxy.connect) as client:
+            nursery.start_soon(work, client, await reserve_one(put, client))
             await trio.sleep(1)
         assert nursery.child_tasks
 
@@ -158,16 +163,20 @@ async def test_a_lease_outlives_its_client_without_use(sepp: Sepp, way: str) -> 
     ],
 )
 async def test_a_job_that_says_nonsense_is_refused_and_not_kept(
-    sepp: Sepp, client: SeppClient, members: dict[str, Any], error: type[Exception]
+    broker: RecordingBroker,
+    client: SeppClient,
+    put: Put,
+    members: dict[str, Any],
+    error: type[Exception],
 ) -> None:
-    job = await reserve_one(sepp, client)
+    job = await reserve_one(put, client)
     [field] = members
     with pytest.raises(error, match=f"job.{field} must"):
         async with client.hold(Odd(job.id, 1, **members)):
             raise AssertionError("entered")
     async with client.hold(job) as lease:
         await lease.ack()
-    assert sepp.acks == [job.id]
+    assert broker.jobs().acked
 
 
 @pytest.mark.parametrize(
@@ -178,20 +187,20 @@ async def test_a_job_that_says_nonsense_is_refused_and_not_kept(
     ],
 )
 async def test_options_that_make_no_sense_are_refused(
-    sepp: Sepp, client: SeppClient, options: Any, error: type[Exception], text: str
+    client: SeppClient, put: Put, options: Any, error: type[Exception], text: str
 ) -> None:
-    job = await reserve_one(sepp, client)
+    job = await reserve_one(put, client)
     with pytest.raises(error, match=text):
         async with client.hold(job, **options):
             raise AssertionError("entered")
 
 
-async def test_a_nack_takes_directives_only(sepp: Sepp, client: SeppClient) -> None:
-    job = await reserve_one(sepp, client)
+async def test_a_nack_takes_directives_only(calls: CallLog, client: SeppClient, put: Put) -> None:
+    job = await reserve_one(put, client)
     wrong: Any = "after"
     async with client.hold(job) as lease:
         for nack in (lease.nack(wrong), client.nack(job, wrong)):
             with pytest.raises(TypeError, match="directive must be a RetryDirective, not str"):
                 await nack
         await lease.ack()
-    assert sepp.nacks == []
+    assert calls.of("Nack") == ()

@@ -3,99 +3,151 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
 from grpclib.const import Status
 
-from sepp_trio import ReserveOptions, SeppClient
-from tests.worker.helpers import Sepp
+from sepp_trio import (
+    BrokerConfig,
+    EnqueueRequest,
+    Job,
+    LeaseLostError,
+    LimitsConfig,
+    ReserveOptions,
+    SeppClient,
+    open_client,
+)
+from sepp_trio.testing import (
+    CallLog,
+    Fail,
+    FaultProxy,
+    FragileServer,
+    Recorder,
+    RecordingBroker,
+    open_fault_proxy,
+    open_fragile_server,
+    open_recording_broker,
+)
+from tests.worker.helpers import Put
+
+
+async def reserve(client: SeppClient, count: int) -> list[Job]:
+    options = ReserveOptions(["emails"], 30, wait_timeout=0, max_jobs=256)
+    jobs: list[Job] = []
+    while len(jobs) < count:
+        jobs += await client.reserve(options)
+    return jobs
 
 
 async def test_first_beats_of_leases_granted_together_are_spread(
-    sepp: Sepp, client: SeppClient
+    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
 ) -> None:
     keeper = client._keeper
-    for number in range(1000):
-        lease = keeper.open(f"job-{number}", 1, asked=30)
+    await put(*["t"] * 1000)
+    for job in await reserve(client, 1000):
+        lease = keeper.open(job.id, job.attempt, asked=30)
         lease.end_at(30, 30, own=True)
         keeper.start_beats(lease, 0)
-        sepp.leases[lease.job_id] = None  # type: ignore[assignment]
-
-    async def granted(request: Any) -> Any:
-        from sepp_trio.wire import records
-
-        return records.ExtendResponse(request.job_id, sepp.expiry(30))
-
-    sepp.script("Extend", granted)
     await trio.sleep(10.1)
-    seen = [call.at for call in sepp.calls if call.rpc == "Extend"]
-    assert len(seen) >= 1000
-    per_half_second = Counter(int(at * 2) for at in seen)
+    assert len(calls.of("Extend")) >= 1000
+    per_half_second = Counter(int(at * 2) for at in calls.times("Extend"))
     assert max(per_half_second.values()) < 2 * 1000 / 20
     assert len(keeper) == 1000
-    assert keeper.beats.sent == len(seen)
+    assert keeper.beats.sent == len(calls.of("Extend"))
+    assert all(job.extends for job in broker.jobs().leased)
 
 
 async def test_the_servers_time_is_asked_for_again_while_leases_are_held(
-    sepp: Sepp, client: SeppClient
+    calls: CallLog, client: SeppClient, put: Put
 ) -> None:
-    sepp.put("t")
-    [job] = await client.reserve(ReserveOptions(["emails"], 30))
-    asked = len(sepp.requests("GetServerInfo"))
+    await put("t")
+    [job] = await reserve(client, 1)
+    asked = len(calls.of("GetServerInfo"))
     async with client.hold(job):
         await trio.sleep(300)
-    assert 4 <= len(sepp.requests("GetServerInfo")) - asked <= 6
+    assert 4 <= len(calls.of("GetServerInfo")) - asked <= 6
 
 
-@pytest.mark.parametrize("jump", [3600.0, -3600.0, 12.0, -12.0])
+@asynccontextmanager
+async def fragile() -> AsyncIterator[tuple[FragileServer, Recorder, FaultProxy, SeppClient]]:
+    """A server whose clock can be set, its jobs, the way to it, and a client."""
+    recorder = Recorder()
+    async with (
+        open_fragile_server(recorder=recorder) as server,
+        open_fault_proxy(server.connect) as proxy,
+        open_client(proxy.connect) as client,
+    ):
+        yield server, recorder, proxy, client
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 12.0, -12.0])
 async def test_after_the_servers_clock_was_set_beats_and_deadline_go_on_as_before(
-    sepp: Sepp, client: SeppClient, jump: float
+    jump: float,
 ) -> None:
-    sepp.put("t")
-    [job] = await client.reserve(ReserveOptions(["emails"], 30))
-    async with client.hold(job) as lease:
-        await trio.sleep(5)
-        sepp.ahead += jump
-        sepp.fail("GetServerInfo", Status.UNAVAILABLE)
-        for second in range(100):
-            await trio.sleep(1)
-            truth = sepp.leases[job.id].expires - trio.current_time()
-            if second != 5:  # between the odd answer and the server's time
-                assert truth - 0.1 < lease.remaining() <= truth + 0.001
-    gaps = [b - a for a, b in zip(sepp.extend_times[1:], sepp.extend_times[2:], strict=False)]
-    assert all(3 < gap < 10.2 for gap in gaps)
+    async with fragile() as (server, recorder, proxy, client):
+        await client.enqueue(EnqueueRequest("emails", "t"))
+        [job] = await reserve(client, 1)
+        async with client.hold(job) as lease:
+            await trio.sleep(5)
+            await server.jump_clock(jump)
+            proxy.inject(Fail("GetServerInfo"))
+            for second in range(100):
+                await trio.sleep(1)
+                [held] = recorder.jobs().leased
+                if second > 5:  # the first beat after it has brought the new time
+                    truth = (held.lease_deadline or 0) - trio.current_time()
+                    assert truth - 0.1 < lease.remaining() <= truth + 0.001
+    beats = [event.at for event in recorder.jobs()[0].extends]
+    assert all(3 < later - earlier < 10.2 for earlier, later in pairwise(beats[1:]))
 
 
-async def test_a_queue_that_grants_less_is_no_reason_to_ask_again_and_again(
-    sepp: Sepp, client: SeppClient
-) -> None:
-    sepp.longest = 7.5
-    sepp.put("t")
-    [job] = await client.reserve(ReserveOptions(["emails"], 30))
-    assert job.lease_deadline is not None
-    async with client.hold(job) as lease:
-        await trio.sleep(50)
-        assert lease.remaining() <= 7.5
-    assert len(sepp.requests("GetServerInfo")) <= 4
-    gaps = [b - a for a, b in zip(sepp.extend_times, sepp.extend_times[1:], strict=False)]
-    assert all(2.3 < gap < 2.7 for gap in gaps)
+async def test_a_servers_clock_that_was_set_beyond_the_lease_has_ended_it() -> None:
+    async with fragile() as (server, recorder, _, client):
+        await client.enqueue(EnqueueRequest("emails", "t"))
+        [job] = await reserve(client, 1)
+        with pytest.raises(LeaseLostError):  # noqa: PT012
+            async with client.hold(job):
+                await trio.sleep(5)
+                await server.jump_clock(3600)
+                await trio.sleep_forever()
+        assert trio.current_time() == pytest.approx(10, abs=0.1)
+        assert recorder.jobs().expired
+
+
+async def test_a_queue_that_grants_less_is_no_reason_to_ask_again_and_again() -> None:
+    calls = CallLog()
+    config = BrokerConfig(limits=LimitsConfig(max_lease_duration_ms=7500))
+    async with (
+        open_recording_broker(config=config) as broker,
+        open_fault_proxy(broker, observer=calls) as proxy,
+        open_client(proxy.connect) as client,
+    ):
+        await client.enqueue(EnqueueRequest("emails", "t"))
+        [job] = await reserve(client, 1)
+        assert job.lease_deadline is not None
+        async with client.hold(job) as lease:
+            await trio.sleep(50)
+            assert lease.remaining() <= 7.5
+    assert len(calls.of("GetServerInfo")) <= 4
+    assert all(2.3 < later - earlier < 2.7 for earlier, later in pairwise(calls.times("Extend")))
 
 
 async def test_failed_beats_are_logged_once_a_second_at_most(
-    sepp: Sepp, client: SeppClient, caplog: pytest.LogCaptureFixture
+    proxy: FaultProxy, client: SeppClient, put: Put, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sepp.put(*["t"] * 50)
-    jobs = await client.reserve(ReserveOptions(["emails"], 30, max_jobs=50))
-    sepp.fail("Extend", *[Status.UNAVAILABLE] * 500)
+    await put(*["t"] * 50)
+    proxy.inject(Fail("Extend", status=Status.UNAVAILABLE, times=500))
 
-    async def hold(job: Any) -> None:
+    async def hold(job: Job) -> None:
         async with client.hold(job):
             await trio.sleep(12)
 
     async with trio.open_nursery() as nursery:
-        for job in jobs:
+        for job in await reserve(client, 50):
             nursery.start_soon(hold, job)
     lines = [r.getMessage() for r in caplog.records if r.name == "sepp_trio.lease"]
     assert 5 <= len(lines) <= 13

@@ -11,7 +11,8 @@ from sepp_trio.lease._wheel import COARSEST, grain_for
 
 
 @pytest.mark.parametrize(
-    ("interval", "grain"), [(10, 2**-2), (2, 2**-3), (1, 2**-4), (0.5, 2**-5), (0.1, 2**-8), (0.001, 2**-9)]
+    ("interval", "grain"),
+    [(10, 2**-2), (2, 2**-3), (1, 2**-4), (0.5, 2**-5), (0.1, 2**-8), (0.001, 2**-9)],
 )
 def test_buckets_are_a_sixteenth_of_the_interval_at_most(interval: float, grain: float) -> None:
     assert grain_for(interval) == grain

@@ -1,4 +1,4 @@
-"""One worker against a model: any list of things that happen, in any order."""
+"""One worker on a server, and any list of things that happen to them, in any order."""
 
 from __future__ import annotations
 
@@ -6,59 +6,69 @@ from collections import Counter
 from typing import Any
 
 import trio
-import trio.testing
 from grpclib.const import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepp_trio import HandlerError, JobCtx, Payload
-from tests.worker.helpers import Sepp, worker_on
+from sepp_trio import HandlerError, JobCtx, Payload, WorkerStatistics, open_client
+from sepp_trio.testing import (
+    BlackHole,
+    DropConnection,
+    Fail,
+    JobHistory,
+    Recorder,
+    open_fault_proxy,
+    open_fragile_server,
+)
+from tests.virtual_time import run_on_leaping_clock
+from tests.worker.helpers import CONFIG, Put, worker_on
 
 LEASE = 4.0
+KINDS = ("ok", "slow", "fail", "permanent", "hang", "stubborn")
 
-kinds = st.sampled_from(["ok", "slow", "fail", "permanent", "hang", "stubborn", "nobody's"])
+kinds = st.sampled_from([*KINDS, "nobody's"])
 passing = st.sampled_from([Status.UNAVAILABLE, Status.INTERNAL, Status.DEADLINE_EXCEEDED])
-final = st.sampled_from([Status.NOT_FOUND, Status.FAILED_PRECONDITION])
+rpcs = st.sampled_from(["Ack", "Nack", "Extend", "Reserve"])
+lasting = st.sampled_from([0.1, 1.0, 3.0])
 happenings = st.one_of(
     st.tuples(st.just("put"), st.lists(kinds, min_size=1, max_size=6)),
     st.tuples(st.just("wait"), st.sampled_from([0.0, 0.001, 0.3, 1.0, 5.0])),
     st.tuples(st.just("limit"), st.integers(1, 8)),
-    st.tuples(
-        st.just("fail"),
-        st.tuples(
-            st.sampled_from(["Ack", "Nack", "Extend", "Reserve"]), st.lists(passing, max_size=3)
-        ),
-    ),
-    st.tuples(st.just("steal"), st.tuples(st.sampled_from(["Ack", "Nack", "Extend"]), final)),
-    st.tuples(st.just("freeze"), st.sampled_from([0.1, 1.0, 3.0])),
+    st.tuples(st.just("fault"), st.builds(Fail, rpcs, st.integers(1, 3), passing)),
+    st.tuples(st.just("fault"), st.builds(BlackHole, st.just(0.0), lasting)),
+    st.tuples(st.just("fault"), st.builds(DropConnection, st.just(0.0))),
+    st.tuples(st.just("steal"), st.integers(0, 3)),
     st.tuples(st.just("jump"), st.sampled_from([-3600.0, -2.0, 2.0, 3600.0])),
 )
 ends = st.sampled_from(["drain", "grace", "force", "cancel"])
 
 
-class Model:
+class Handlers:
     """What handlers saw, to be compared with what the server saw."""
 
     def __init__(self) -> None:
-        self.began: Counter[str] = Counter()
-        self.running: set[str] = set()
-        self.most = 0
-        self.cancelled: dict[str, str | None] = {}
-        self.finished: set[str] = set()
+        self.began: Counter[tuple[str, int]] = Counter()
+        self.running: Counter[str] = Counter()
+        self.cancelled: dict[tuple[str, int], str | None] = {}
+        self.finished: set[tuple[str, int]] = set()
+        self.beside: set[str] = set()
+        """Jobs that two handlers have run at once."""
 
     async def __call__(self, payload: Payload | None, ctx: JobCtx) -> None:
-        self.began[ctx.id] += 1
-        self.running.add(ctx.id)
-        self.most = max(self.most, len(self.running))
+        delivery = ctx.id, ctx.attempt
+        self.began[delivery] += 1
+        self.running[ctx.id] += 1
+        if self.running[ctx.id] > 1:
+            self.beside.add(ctx.id)
         try:
             await self.work(ctx)
         except trio.Cancelled:
-            self.cancelled[ctx.id] = ctx.cancel_reason
+            self.cancelled[delivery] = ctx.cancel_reason
             raise
         else:
-            self.finished.add(ctx.id)
+            self.finished.add(delivery)
         finally:
-            self.running.remove(ctx.id)
+            self.running[ctx.id] -= 1
 
     async def work(self, ctx: JobCtx) -> None:
         match ctx.job_type:
@@ -77,87 +87,96 @@ class Model:
 
 @given(st.lists(happenings, max_size=25), ends, st.booleans())
 @settings(max_examples=60)
-def test_a_worker_does_what_the_model_says(
+def test_a_worker_does_what_its_handlers_and_its_server_say(
     story: list[tuple[str, Any]], end: str, auto_extend: bool
 ) -> None:
-    trio.run(live, story, end, auto_extend, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_on_leaping_clock(lambda: live(story, end, auto_extend))
 
 
 async def live(story: list[tuple[str, Any]], end: str, auto_extend: bool) -> None:
-    model = Model()
-    async with trio.open_nursery() as nursery:
-        sepp = Sepp(nursery)
-        async with sepp.client() as client:
-            worker = worker_on(
-                client, LEASE, max_in_flight=4, auto_extend=auto_extend, wait_timeout=0.5
-            )
-            for kind in ("ok", "slow", "fail", "permanent", "hang", "stubborn"):
-                worker.handle(kind, model)
-            types: dict[str, str] = {}
-            highest = 4
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as workers:
-                    await workers.start(worker.run)
-                    for what, how in story:
-                        if what == "put":
-                            types.update(zip(sepp.put(*how), how, strict=True))
-                        elif what == "wait":
-                            await trio.sleep(how)
-                        elif what == "limit":
-                            worker.max_in_flight = how
-                            highest = max(highest, how)
-                        elif what == "fail":
-                            sepp.fail(how[0], *how[1])
-                        elif what == "steal":
-                            sepp.fail(*how)
-                        elif what == "jump":
-                            sepp.ahead += how
-                        else:
-                            for link in sepp.links:
-                                link.freeze()
-                            await trio.sleep(how)
-                            for link in sepp.links:
-                                link.thaw()
-                        assert len(model.running) <= highest
-                    if end == "cancel":
-                        scope.cancel()
-                    worker.shutdown({"drain": None, "grace": 1, "force": 0}.get(end))
-                    if end == "drain":
-                        # Handlers that hang keep a drain from its end: that is what grace is for.
-                        await trio.sleep(60)
-                        worker.shutdown(0)
-            check(sepp, model, worker.statistics(), types)
-            assert len(client._keeper) == 0
-        nursery.cancel_scope.cancel()
+    handlers, recorder = Handlers(), Recorder()
+    async with (
+        open_fragile_server(CONFIG, recorder=recorder) as server,
+        open_client(server.connect) as producer,
+        open_fault_proxy(server.connect) as proxy,
+        open_client(proxy.connect) as client,
+    ):
+        put = Put(producer)
+        worker = worker_on(
+            client, LEASE, max_in_flight=4, auto_extend=auto_extend, wait_timeout=0.5
+        )
+        for kind in KINDS:
+            worker.handle(kind, handlers)
+        highest = 4
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as workers:
+                await workers.start(worker.run)
+                for what, how in story:
+                    if what == "put":
+                        await put(*how)
+                    elif what == "wait":
+                        await trio.sleep(how)
+                    elif what == "limit":
+                        worker.max_in_flight = how
+                        highest = max(highest, how)
+                    elif what == "fault":
+                        proxy.inject(how)
+                        await trio.sleep(getattr(how, "seconds", 0))
+                    elif what == "jump":
+                        await server.jump_clock(how)
+                    elif leased := recorder.jobs().leased:
+                        await server.lose_lease(leased[how % len(leased)])
+                    assert handlers.running.total() <= highest
+                if end == "cancel":
+                    scope.cancel()
+                else:
+                    worker.shutdown({"drain": None, "grace": 1, "force": 0}[end])
+                if end == "drain":
+                    # Handlers that hang keep a drain from its end: that is what grace is for.
+                    await trio.sleep(60)
+                    worker.shutdown(0)
+        assert len(client._keeper) == 0
+        assert handlers.running.total() == 0
+        check_statistics(worker.statistics())
+        robbed = any(what in ("steal", "jump") for what, _ in story)
+        for job in recorder.jobs():
+            check_job(job, handlers)
+            if job.id in handlers.beside:
+                assert robbed or job.job_type == "stubborn"
+        assert max(handlers.began.values(), default=0) <= 1
 
 
-def check(sepp: Sepp, model: Model, statistics: Any, types: dict[str, str]) -> None:
-    assert model.running == set()
-    assert set(model.began.values()) <= {1}  # the server gave each job once
+def check_statistics(statistics: WorkerStatistics) -> None:
     assert (statistics.state, statistics.in_flight) == ("stopped", 0)
     assert (statistics.waiting, statistics.reporting, statistics.overdue) == (0, 0, 0)
-    acked, nacked = set(sepp.acks), {nack.job_id for nack in sepp.nacks}
-    assert not acked & nacked
-    assert len(sepp.nacks) == len(nacked)
-    for job_id in acked:
-        # Acked is what has finished, in time and well, and nothing else.
-        assert job_id in model.finished
-        assert types[job_id] in ("ok", "slow", "stubborn")
-    for nack in sepp.nacks:
-        kind = types[nack.job_id]
-        assert nack.retry is not None
-        if nack.retry.dead_letter is not None:
-            assert kind == "permanent"
-        elif nack.reason and nack.reason.startswith("no handler"):
-            assert kind == "nobody's"
-        elif nack.reason and nack.reason.startswith("interrupted"):
-            assert nack.retry.delay == (0, 0)
-        else:
-            assert kind == "fail"
-    for job_id, reason in model.cancelled.items():
+    ended = statistics.acked + statistics.retried + statistics.dead_lettered
+    ended += statistics.given_back + statistics.lost + statistics.unreported
+    assert ended == statistics.received
+
+
+def check_job(job: JobHistory, handlers: Handlers) -> None:
+    reported = set()
+    for event in job.events:
+        delivery = job.id, event.attempt
+        if event.kind == "acked":
+            # Acked is what has finished, in time and well, and nothing else.
+            assert delivery in handlers.finished
+            assert job.job_type in ("ok", "slow", "stubborn")
+            reported.add(delivery)
+        elif event.kind == "nacked":
+            reported.add(delivery)
+            reason = event.reason or ""
+            if reason == "never":
+                assert job.job_type == "permanent"
+            elif reason.startswith("no handler"):
+                assert job.job_type == "nobody's"
+            elif reason.startswith("interrupted"):
+                assert event.seconds in (0, None)
+            else:
+                assert job.job_type == "fail"
+                assert reason == "handler raised ValueError: no"
+    for attempt in range(1, job.attempt + 1):
+        reason = handlers.cancelled.get((job.id, attempt), "")
         assert reason is not None
         if reason == "lease lost":
-            assert job_id not in acked | nacked
-    total = statistics.acked + statistics.retried + statistics.dead_lettered
-    total += statistics.given_back + statistics.lost + statistics.unreported
-    assert total == statistics.received
+            assert (job.id, attempt) not in reported
