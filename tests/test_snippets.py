@@ -28,7 +28,7 @@ TESTING = {text.splitlines()[0].removeprefix("# "): text for text in snippets_of
 def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         (sys.executable, "-W", "error", *arguments), cwd=cwd, capture_output=True, text=True,
-        timeout=50, check=False, stdin=subprocess.DEVNULL,
+        timeout=170, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -47,6 +47,8 @@ def test_the_readme_s_programs(snippet: str, tmp_path: Path, served_address: str
     assert result.stdout
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_the_guide_s_files(tmp_path: Path) -> None:
     for name, text in TESTING.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
