@@ -317,6 +317,7 @@ class Store:
     def contents(self) -> list[tuple[str, int | None, int, int | None, str | None, bytes]]:
         """Every job in the order in which it was enqueued: the table in which it stands, when
         something is due there, attempt, cause and reason of a dead letter, message. For tests."""
+        self._flush()
         return self._execute(
             "SELECT s.place, s.at, s.attempt, s.cause, s.reason, j.body FROM jobs j JOIN ("
             " SELECT seq, 'ready' AS place, NULL AS at, attempt, NULL AS cause, NULL AS reason"
