@@ -7,10 +7,9 @@ heartbeat, one timer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
@@ -30,7 +29,14 @@ TIMED_OUT: Final = "handler timed out"
 LET_GO: Final = "its holder has let go of it"
 
 _LARGEST_MARGIN = 0.25
-_HELD = Phase.HELD  # an enum's members are looked up slowly
+
+# An enum's members are looked up slowly.
+_HELD: Final = Phase.HELD
+_SETTLED: Final = Phase.SETTLED
+
+
+Answer: TypeAlias = "tuple[records.Timestamp, float, float]"
+"""The lease's end as the server said it, the seconds asked for, when the answer came."""
 
 
 def epoch_seconds(value: records.Timestamp) -> float:
@@ -46,7 +52,7 @@ def margin_of(length: float) -> float:
     return min(_LARGEST_MARGIN, length / 20)
 
 
-class HeldLease:
+class HeldLease(Settlement):
     """The lease of one delivery of one job.
 
     ``scope`` is cancelled when the lease is lost or its time, less a margin, is up, and at
@@ -62,7 +68,6 @@ class HeldLease:
         "_answer",
         "_at_most",
         "_joined",
-        "_keeper",
         "_margin",
         "_shield",
         "_turn",
@@ -72,28 +77,23 @@ class HeldLease:
         "cancelled_at",
         "count",
         "due",
-        "end",
         "expires_at",
         "heartbeat",
         "interval",
         "job_id",
+        "key",
         "limit",
-        "lost",
-        "phase",
         "scope",
-        "settled",
         "usual",
         "worker_id",
     )
 
     expires_at: records.Timestamp | None
     cancel_reason: str | None
-    lost: str | None
-    settled: trio.Event | None
     heartbeat: Heartbeat | None
     scope: trio.CancelScope | None
     """What the holder runs in; there once the lease's end is known."""
-    _answer: tuple[records.Timestamp, float, float] | None
+    _answer: Answer | None
     _turn: trio.Lock | None
     _joined: set[trio.CancelScope] | None
 
@@ -113,7 +113,7 @@ class HeldLease:
         self.attempt = attempt
         self.worker_id = worker_id
         self._shield = shield
-        self._keeper = keeper
+        self.keeper = keeper
         self.asked = asked
         self.interval = interval
         self.count = count
@@ -128,6 +128,8 @@ class HeldLease:
         # One statement, because there is one of these for each job.
         self.expires_at = self.cancel_reason = self.lost = self.settled = self.heartbeat = None
         self.scope = self._answer = self._turn = self._joined = None
+        key = self.key = (job_id, attempt)
+        keeper.held[key] = self
 
     # ---- the verdict ----
 
@@ -192,11 +194,15 @@ class HeldLease:
                     scope.cancel(reason=LET_GO)
                 else:
                     scope.deadline = inf
-        self.phase = Phase.SETTLED
+        self.phase = _SETTLED
         if self.heartbeat is not None:
             self.heartbeat.stop()
             self.heartbeat = None  # it refers to this lease: no work for the garbage collector
-        self._keeper.forget(self)
+        keeper = self.keeper
+        if keeper.held.get(self.key) is self:
+            del keeper.held[self.key]
+        if keeper.doubtful:
+            keeper.doubtful.discard(self)
 
     # ---- company ----
 
@@ -224,19 +230,17 @@ class HeldLease:
         if self.lost is not None:
             return
         usual = self.usual if asked == self.asked else None
-        grant = self._keeper.clock.grant(epoch_seconds(expires_at), asked, sent, received, usual)
-        self.take(grant, expires_at, asked, received)
+        grant = self.keeper.clock.grant(epoch_seconds(expires_at), asked, sent, received, usual)
+        self.take(grant, (expires_at, asked, received))
 
-    def take(
-        self, grant: Grant, expires_at: records.Timestamp, asked: float, received: float
-    ) -> None:
-        """Take in a grant that was read out of an answer; jobs of one answer may share it."""
-        self._answer = (expires_at, asked, received)
+    def take(self, grant: Grant, answer: Answer) -> None:
+        """Take in a grant that was read out of an answer; jobs of one answer may share both."""
+        self._answer = answer
         self._at_most = inf
-        self.expires_at = expires_at
+        self.expires_at, asked, _ = answer
         self.end_at(grant.end, grant.length, own=asked == self.asked)
         if not grant.certain:
-            self._keeper.doubt(self)
+            self.keeper.doubt(self)
 
     def reread(self) -> None:
         """Read the last answer again, now that the server's time is known better."""
@@ -244,16 +248,21 @@ class HeldLease:
         if self._answer is None or self.lost is not None:
             return
         expires_at, asked, received = self._answer
-        grant = self._keeper.clock.reread(epoch_seconds(expires_at), asked, received)
+        grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, received)
         self.end_at(grant.end, grant.length, own=asked == self.asked)
 
     def end_at(self, end: float, length: float, *, own: bool) -> None:
         """Set the end; ``own`` if it is the answer to what the heartbeat asks for."""
-        self.end = min(end, self._at_most)
-        self._margin = margin_of(length)
+        self.end = end = min(end, self._at_most)
+        self._margin = margin = margin_of(length)
         if own:
             self.usual = length
-        self._set_deadline()
+        if self.scope is None:
+            self.due = end - margin
+            # Made late, because to set a scope's deadline costs more than to make one with it.
+            self.scope = trio.CancelScope(deadline=self.due, shield=self._shield)
+        else:
+            self._set_deadline()
 
     def _deadline(self) -> float:
         # While an ack is on its way it has the lease's end as its own deadline.
@@ -262,11 +271,8 @@ class HeldLease:
 
     def _set_deadline(self) -> None:
         deadline = self.due = self._deadline()
-        if self.scope is None:
-            # Made late, because to set a scope's deadline costs more than to make one with it.
-            self.scope = trio.CancelScope(deadline=deadline, shield=self._shield)
-        else:
-            self.scope.deadline = deadline
+        assert self.scope is not None  # its end was set
+        self.scope.deadline = deadline
         if self._joined:
             for scope in self._joined:
                 scope.deadline = deadline
@@ -275,7 +281,7 @@ class HeldLease:
 
     def start_beats(self, now: float, spread: float) -> None:
         """Begin, with the first beat ``spread`` (0 to 1) of an interval from now."""
-        self.heartbeat = Heartbeat(self._keeper, self)
+        self.heartbeat = Heartbeat(self.keeper, self)
         self.heartbeat.next(now, spread)
 
     def end_beats(self) -> None:
@@ -328,7 +334,7 @@ class HeldLease:
 
     async def _extend(self, seconds: float, sent: float) -> records.ExtendResponse:
         """Make the call. Until its answer is there the lease may be shorter already."""
-        keeper = self._keeper
+        keeper = self.keeper
         end, at_most = self.end, self._at_most
         timeout = end - sent
         self._at_most = min(at_most, sent + self._least_granted(seconds))
@@ -356,26 +362,10 @@ class HeldLease:
 
     def _least_granted(self, seconds: float) -> float:
         """What the server grants at least if it is asked for so many seconds."""
-        least = min(seconds, self._keeper.clock.longest_lease)
+        least = min(seconds, self.keeper.clock.longest_lease)
         if self.usual is not None and self.usual < self.asked:
             least = min(least, self.usual)  # the job's queue has a limit of its own
         return least
-
-    def settle(
-        self,
-        method: Any,
-        request: Any,
-        on_settled: Callable[[Verdict, Any, CallError | None], None],
-        now: float | None = None,
-    ) -> None:
-        """Send an ack or nack, and repeat it until it is answered or the lease ends.
-
-        ``on_settled`` is called once, later (or at once if the channel is closed), when the
-        lease is closed. The heartbeat goes on until then. The holder must have looked at
-        ``check`` and ``phase``.
-        """
-        self.phase = Phase.SETTLING
-        Settlement(self._keeper, self, method, request, on_settled).send(now)
 
     async def settle_and_wait(self, method: Any, request: Any) -> Any:
         """``settle``, and wait for the answer; a cancel ends the waiting, not the call.
@@ -390,14 +380,14 @@ class HeldLease:
         self.settled = trio.Event()
         self.phase = Phase.SETTLING
         self._set_deadline()  # the holder is in its scope, and waits as long as it takes
-        self.settle(method, request, lambda *result: outcome.append(result))
+        self.settle(method, request, lambda _, *result: outcome.append(result))
         await self.settled.wait()
         [(verdict, response, error)] = outcome
         if verdict in (Verdict.DONE, Verdict.DONE_BEFORE):
             return response
         if error is None:
             raise LeaseLostError("the lease ended before the server answered")
-        raise self._keeper.to_error(error)
+        raise self.keeper.to_error(error)
 
     def _refuse_if_over(self) -> None:
         self.check(trio.current_time())

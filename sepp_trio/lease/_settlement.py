@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 from grpclib.const import Status
@@ -22,75 +22,93 @@ _LONGEST_PAUSE = 1.0
 
 _HOPELESS = frozenset((Status.INVALID_ARGUMENT, Status.UNIMPLEMENTED, Status.OUT_OF_RANGE))
 
+# An enum's members are looked up slowly.
+_SETTLING: Final = Phase.SETTLING
+_DONE: Final = Verdict.DONE
+
+OnSettled: TypeAlias = "Callable[[HeldLease, Verdict, Any, CallError | None], None]"
+
 
 class Settlement:
-    """Sends one request until it is settled.
+    """The last part of a held lease: sends its ack or nack until that is settled.
 
-    When it is, the lease is closed and ``on_settled`` called, once: by a callback, or at once
-    if the channel is closed.
+    When it is, the lease is closed and the callback called, once: by a callback, or at once
+    if the channel is closed. A base of :class:`HeldLease` and no object of its own, because
+    there is one for each job.
     """
 
     __slots__ = (
-        "_keeper",
-        "_lease",
         "_may_have_arrived",
         "_method",
         "_on_settled",
         "_request",
         "_tries",
+        "end",
+        "keeper",
+        "lost",
+        "phase",
+        "settled",
     )
 
-    def __init__(
-        self,
-        keeper: LeaseKeeper,
-        lease: HeldLease,
-        method: Any,
-        request: Any,
-        on_settled: Callable[[Verdict, Any, CallError | None], None],
+    end: float
+    keeper: LeaseKeeper
+    lost: str | None
+    phase: Phase
+    settled: trio.Event | None
+
+    def close(self) -> None:
+        """Let go of the lease."""
+        raise NotImplementedError
+
+    def settle(
+        self, method: Any, request: Any, on_settled: OnSettled, now: float | None = None
     ) -> None:
-        self._keeper = keeper
-        self._lease = lease
+        """Send an ack or nack, and repeat it until it is answered or the lease ends.
+
+        ``on_settled`` is called once, later (or at once if the channel is closed), when the
+        lease is closed. The heartbeat goes on until then. The holder must have looked at
+        ``check`` and ``phase``. ``now`` is Trio's time, if the caller has it.
+        """
+        self.phase = _SETTLING
         self._method = method
         self._request = request
         self._on_settled = on_settled
         self._tries = 0
         self._may_have_arrived = False
+        self._send(trio.current_time() if now is None else now)
 
-    def send(self, now: float | None = None) -> None:
-        """Make one try; ``now`` is Trio's time, if the caller has it."""
-        if self._tries:
-            self._keeper.repeats.discard(self)
-            if self._lease.phase is not Phase.SETTLING:
-                return  # its holder has let go
+    def _send(self, now: float) -> None:
         self._tries += 1
-        if now is None:
-            now = trio.current_time()
         try:
-            self._keeper.channel.start_unary(
+            self.keeper.channel.start_unary(
                 self._method,
                 self._request,
                 self._answered,
-                timeout=max(self._lease.end - now, 0.001),
+                timeout=max(self.end - now, 0.001),
                 urgent=True,
                 now=now,
             )
         except ChannelClosed as error:
             self._settle(Verdict.FAILED, None, error)
 
+    def _send_again(self) -> None:
+        self.keeper.repeats.discard(self)
+        if self.phase is _SETTLING:  # else its holder has let go
+            self._send(trio.current_time())
+
     def _settle(self, verdict: Verdict, response: Any, error: CallError | None) -> None:
-        lease = self._lease
         if verdict is Verdict.LOST and error is not None:
-            lease.lost = error.message or error.status.name
-        lease.close()
-        if lease.settled is not None:
-            lease.settled.set()
-        self._on_settled(verdict, response, error)
+            self.lost = error.message or error.status.name
+        self.close()
+        if self.settled is not None:
+            self.settled.set()
+        self._on_settled(self, verdict, response, error)  # type: ignore[arg-type]
 
     def _answered(self, response: Any, error: CallError | None) -> None:
-        if self._lease.phase is not Phase.SETTLING:
+        if self.phase is not _SETTLING:
             return
         if error is None:
-            self._settle(Verdict.DONE, response, None)
+            self._settle(_DONE, response, None)
             return
         if error.origin == "server":
             if error.status is Status.NOT_FOUND:
@@ -104,20 +122,21 @@ class Settlement:
             self._may_have_arrived = True
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._tries - 1, 10))
         again_at = trio.current_time() + pause * (0.5 + random.random() / 2)
+        keeper = self.keeper
         if (
             (error.origin == "server" and error.status in _HOPELESS)
             or isinstance(error, ChannelClosed)
-            or self._keeper.stopped
-            or again_at >= self._lease.end
+            or keeper.stopped
+            or again_at >= self.end
         ):
             self._settle(Verdict.FAILED, None, error)
             return
-        self._keeper.repeats.add(self)
-        self._keeper.wheel.start(Timer(self.send), again_at)
+        keeper.repeats.add(self)
+        keeper.wheel.start(Timer(self._send_again), again_at)
 
     def give_up(self) -> None:
         """The client's block has ended before the next try."""
-        self._keeper.repeats.discard(self)
-        if self._lease.phase is Phase.SETTLING:
+        self.keeper.repeats.discard(self)
+        if self.phase is _SETTLING:
             closed = ChannelClosed(unprocessed=not self._may_have_arrived)
             self._settle(Verdict.FAILED, None, closed)

@@ -77,7 +77,7 @@ async def _look(limiters: tuple[trio.CapacityLimiter, ...]) -> _Sight:
         waiting.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
         owner = _owner(task)
         if isinstance(owner, LeaseKeeper):
-            for lease in owner._held.values():
+            for lease in owner.held.values():
                 sight.leases[lease.job_id, lease.attempt] = f"job {lease.job_id}, held by a client"
         elif isinstance(owner, Committer):
             committers.append(owner)

@@ -186,9 +186,7 @@ class Poller:
         if response is not None:
             self._failures = 0
             self._succeeded = True
-            good = 0
-            for raw in response.jobs:
-                good += run.receive(raw, self._sent, now)
+            good = run.receive(response.jobs, self._sent, now)
             run.slots.answered(self._asked, len(response.jobs))
             if not good:
                 run.counters.reserves_empty += 1

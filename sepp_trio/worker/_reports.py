@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 WORKER_EXITS: Final = "worker exits"
 
-_HELD: Final = Phase.HELD  # an enum's members are looked up slowly
+# An enum's members are looked up slowly.
+_HELD: Final = Phase.HELD
+_DONE: Final = Verdict.DONE
 
 _PATIENCE: Final = 1.5
 """Seconds that a lease must last for its job to be held back until no reserve waits: twice the
@@ -38,7 +40,9 @@ class Reports:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._pending: dict[HeldLease, None] = {}
+        self._pending: dict[HeldLease, RunningJob | None] = {}
+        """Reports on their way, with the job where it is an ack."""
+        self._on_acked = self._acked
         # Jobs to be given back, and why, as soon as no reserve waits that could get them.
         self._held_back: list[tuple[RunningJob, str]] = []
         self._flood = Flood()
@@ -52,7 +56,7 @@ class Reports:
         lease = job.lease
         cancelled = lease.check(now)
         if error is None and cancelled is None and lease.phase is _HELD:
-            self._ack(job, now)
+            self.ack(job, now)
             return
         leaving = None if error is None else reason_to_leave(error)
         if lease.phase is not Phase.HELD:
@@ -189,15 +193,14 @@ class Reports:
 
     # ---- sending ----
 
-    def _ack(self, job: RunningJob, now: float) -> None:
+    def ack(self, job: RunningJob, now: float) -> None:
+        """The job is done, and its lease is ours."""
         lease = job.lease
-        self._send(
-            lease,
-            self._run.methods.ack,
-            records.AckRequest(lease.job_id, lease.attempt, lease.worker_id),
-            partial(self._acked, job),
-            now,
-        )
+        self._pending[lease] = job
+        run = self._run
+        run.slots.reports += 1
+        request = records.AckRequest(lease.job_id, lease.attempt, lease.worker_id)
+        lease.settle(run.methods.ack, request, self._on_acked, now)
 
     def _nack(
         self,
@@ -208,31 +211,19 @@ class Reports:
         *,
         given_back: bool = False,
     ) -> None:
-        self._send(
-            lease,
-            self._run.methods.nack,
-            convert.nack_request_to_wire(
-                lease.job_id, lease.attempt, directive, clean_reason(reason), lease.worker_id
-            ),
-            partial(self._nacked, label, lease, given_back),
-        )
-
-    def _send(
-        self,
-        lease: HeldLease,
-        method: Any,
-        request: Any,
-        answered: Any,
-        now: float | None = None,
-    ) -> None:
         self._pending[lease] = None
-        self._run.slots.reports += 1
-        lease.settle(method, request, answered, now)
+        run = self._run
+        run.slots.reports += 1
+        request = convert.nack_request_to_wire(
+            lease.job_id, lease.attempt, directive, clean_reason(reason), lease.worker_id
+        )
+        lease.settle(run.methods.nack, request, partial(self._nacked, label, given_back))
 
     def _acked(
-        self, job: RunningJob, verdict: Verdict, response: Any, error: CallError | None
+        self, lease: HeldLease, verdict: Verdict, response: object, error: CallError | None
     ) -> None:
-        if verdict is Verdict.DONE:
+        job = self._pending[lease]
+        if verdict is _DONE:
             self._run.counters.acked += 1
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug("%s: acked", job)
@@ -241,13 +232,13 @@ class Reports:
             logger.info("%s: acked; the answer to an earlier try was lost", job)
         else:
             self._not_reported(str(job), "ack", verdict, error)
-        self._settled(job.lease)
+        self._settled(lease)
 
     def _nacked(
         self,
         label: str,
-        lease: HeldLease,
         given_back: bool,
+        lease: HeldLease,
         verdict: Verdict,
         response: records.NackResponse | None,
         error: CallError | None,
@@ -276,12 +267,12 @@ class Reports:
             logger.error("%s: %s given up, it may run again: %s", label, call, error)
 
     def _settled(self, lease: HeldLease) -> None:
-        self._pending.pop(lease, None)
+        del self._pending[lease]
         self.settled += 1
-        run = self._run
-        run.slots.reported()
-        if not run.slots.reports and run.slots.idle:
-            run.signal.set()
+        slots = self._run.slots
+        slots.reported()
+        if not slots.reports and slots.idle:
+            self._run.signal.set()
 
     def give_up(self) -> None:
         """Wait for no answer any more."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import logging
+from functools import partial
 from typing import Final
 
 import trio
 
 from ..client import SeppClient
 from ..errors import ClientClosedError
-from ..lease import Beats, Grant, Timer, epoch_seconds
+from ..lease import Answer, Beats, Grant, HeldLease, Phase, Timer, epoch_seconds
 from ..wire import convert, decoder_of, records
 from ._log import logger
 from ._options import Options
@@ -26,6 +27,8 @@ from .registry import Registry
 
 WORKER_CANCELLED: Final = "worker cancelled"
 CLIENT_CLOSED: Final = "client closed"
+
+_HELD: Final = Phase.HELD  # an enum's members are looked up slowly
 
 _LOOK_EVERY = 1.0
 """Seconds between two looks for handlers that do not react to their cancel."""
@@ -59,8 +62,11 @@ class Run:
         self._client = client
         self._decode_job = decoder_of(records.Job)
         self._usual: float | None = None
-        self._grant: Grant | None = None
-        self._granted_by: tuple[records.Timestamp, float] | None = None
+        self._grant: Grant
+        """What the latest job's lease was, and out of which answer."""
+        self._answer: Answer
+        self._granted_end: records.Timestamp | None = None
+        self._granted_sent = 0.0
         self._look_timer = Timer(self._look_for_overdue)
         self._looking = False
         self._exit: BaseException | None = None
@@ -76,7 +82,8 @@ class Run:
         """
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
-            self._start_soon = nursery.start_soon
+            # Trio makes up a name in more steps than it takes to start the task.
+            self._start_job = partial(nursery.start_soon, name=RunningJob.__qualname__)
             try:
                 await self._work(task_status)
             except BaseException as error:
@@ -132,35 +139,40 @@ class Run:
 
     # ---- jobs come in ----
 
-    def receive(self, raw: bytes, sent: float, now: float) -> bool:
-        """Take in a reserved job; whether it is one for a handler. Never raises."""
-        try:
-            return self._receive(raw, sent, now)
-        except Exception:
-            logger.exception("a reserved job could not be taken in; its lease runs out")
-            return False
+    def receive(self, jobs: list[bytes], sent: float, now: float) -> int:
+        """Take in the jobs of an answer; how many are for a handler. Never raises."""
+        self.counters.received += len(jobs)
+        good = 0
+        for raw in jobs:
+            try:
+                good += self._receive(raw, sent, now)
+            except Exception:
+                logger.exception("a reserved job could not be taken in; its lease runs out")
+        return good
 
     def _receive(self, raw: bytes, sent: float, now: float) -> bool:
-        self.counters.received += 1
-        options = self.options
         record = read_job(raw, self._decode_job)
         if isinstance(record, convert.MalformedJob):
             self.reports.refuse(record, now)
             return False
-        lease = self.keeper.open(
+        options = self.options
+        lease = HeldLease(
+            self.keeper,
             record.id,
             record.attempt,
             options.worker_id,
-            asked=options.lease_duration,
-            interval=options.auto_extend_interval,
-            shield=True,
-            usual=self._usual,
-            count=self.beats,
+            options.lease_duration,
+            options.auto_extend_interval,
+            True,  # its scope is shielded
+            self._usual,
+            self.beats,
         )
         expires_at = record.lease_expires_at
-        assert expires_at is not None  # read_job has seen to it
-        lease.take(self._grant_of(expires_at, sent, now), expires_at, lease.asked, now)
-        if lease.check(now) is not None:
+        if expires_at != self._granted_end or sent != self._granted_sent:
+            assert expires_at is not None  # read_job has seen to it
+            self._read_grant(expires_at, sent, now)
+        lease.take(self._grant, self._answer)
+        if now >= lease.due and lease.check(now) is not None:
             self.reports.over_before_start(record, lease)
             return True
         entry = self.registry.find(record.job_type)
@@ -168,7 +180,8 @@ class Run:
             self.reports.unhandled(record, lease)
             return True
         job = RunningJob(self, record, lease, entry)
-        if options.auto_extend:
+        auto_extend = options.auto_extend
+        if auto_extend:
             self.keeper.start_beats(lease, now)
         if self.stop.forced is not None:
             self.reports.give_back(job, self.stop.forced)
@@ -178,50 +191,61 @@ class Run:
             self._looking = True
             self.keeper.wheel.start(self._look_timer, now + _LOOK_EVERY)
         self.slots.admit(job, now)
-        if not options.auto_extend and job in self.jobs and job.started_at is None:
+        if not auto_extend and job.started_at is None and job in self.jobs:
             # It waits for a slot, or for the limit of its type: that must not cost it the
             # lease, and an attempt. When it starts it gets a whole lease, and no more.
             self.keeper.start_beats(lease, now)
         return True
 
-    def _grant_of(self, expires_at: records.Timestamp, sent: float, now: float) -> Grant:
+    def _read_grant(self, expires_at: records.Timestamp, sent: float, now: float) -> None:
         """What the server granted; the same for most jobs of one answer."""
-        if self._grant is None or self._granted_by != (expires_at, sent):
-            self._granted_by = (expires_at, sent)
-            self._grant = self.keeper.clock.grant(
-                epoch_seconds(expires_at), self.options.lease_duration, sent, now, self._usual
-            )
-            self._usual = self._grant.length
-        return self._grant
+        asked = self.options.lease_duration
+        self._granted_end, self._granted_sent = expires_at, sent
+        self._answer = (expires_at, asked, now)
+        self._grant = self.keeper.clock.grant(
+            epoch_seconds(expires_at), asked, sent, now, self._usual
+        )
+        self._usual = self._grant.length
 
     def _start(self, job: RunningJob, now: float) -> bool:
         """A slot is free for this job; whether it starts."""
-        if job.lease.check(now) is not None:
+        lease = job.lease
+        if (now >= lease.due or lease.cancel_reason is not None) and lease.check(now) is not None:
             del self.jobs[job]
-            self.reports.over_before_start(job.record, job.lease)
+            self.reports.over_before_start(job.record, lease)
             return False
         job.started_at = now
-        if job.lease.heartbeat is not None and not self.options.auto_extend:
-            job.lease.end_beats()
+        if lease.heartbeat is not None and not self.options.auto_extend:
+            lease.end_beats()
         # This runs in the channel's reader or in another job: the handler is to see the
         # context variables of Worker.run instead.
-        self._context.run(self._start_soon, job.handle)
+        self._context.run(self._start_job, job.handle)
         return True
 
     @trio.lowlevel.enable_ki_protection
     def ended(self, job: RunningJob, error: BaseException | None) -> None:
         """The job's handler has ended."""
-        now = trio.current_time()
+        now = self.clock.current_time()
         del self.jobs[job]
         if self.overdue:
             self.overdue.pop(job, None)
         assert job.started_at is not None
+        lease = job.lease
         try:
-            self.reports.report(job, error, now)
+            if (
+                error is None
+                and now < lease.due
+                and lease.cancel_reason is None
+                and lease.phase is _HELD
+            ):
+                self.reports.ack(job, now)
+            else:
+                self.reports.report(job, error, now)
         finally:
             self.slots.ended(job.entry, now - job.started_at, now)
 
     def _look_at_room(self) -> None:
+        # Called twice for each job.
         if self.poller.pending is None or self.stop.draining.is_set():
             self.signal.set()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..lease import HeldLease
-from ..wire import convert, records
+from ..types import Payload
+from ..wire import records
 from .context import JobCtx
 from .registry import Entry
 
@@ -41,10 +42,13 @@ class RunningJob:
         try:
             if self.timeout is not None and self.started_at is not None:
                 lease.set_limit(self.started_at + self.timeout)
-            ctx = JobCtx(self.record, lease, self.run.stop.draining)
+            record = self.record
+            ctx = JobCtx(record, lease, self.run.stop.draining)
+            sent = record.payload  # judged at receipt
+            payload = None if sent is None else Payload._of_checked(sent.data, sent.encoding)
             assert lease.scope is not None  # its end was set at receipt
             with lease.scope:
-                await self.entry.call(convert.payload_from_wire(self.record.payload), ctx)
+                await self.entry.call(payload, ctx)
         except BaseException as caught:
             # The scope is shielded and takes its own Cancelled: none from outside comes here.
             # What a job raises is its own affair; ended() sees to those who want to leave.

@@ -9,22 +9,20 @@ from typing import Any
 import pytest
 import trio
 
-from sepp_trio import JobCtx, Payload, SeppClient, WorkerStatistics
+from sepp_trio import JobCtx, Payload, WorkerStatistics
 from sepp_trio.wire import records
 from sepp_trio.worker._reports import Reports
-from tests.worker.helpers import Put, at_once, running, until, worker_on
+from tests.worker.bench import Bench
+from tests.worker.helpers import at_once, running, until
 
 
-async def test_a_signal_handler_does_not_touch_the_run_that_it_interrupts(
-    client: SeppClient,
-) -> None:
-    worker = worker_on(client)
+async def test_a_signal_handler_does_not_touch_the_run_that_it_interrupts(bench: Bench) -> None:
+    worker = bench.worker()
     worker.handle("t", at_once)
     handle = worker.shutdown_handle()
     before = signal.signal(signal.SIGUSR1, lambda *_: handle.shutdown())
     try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(worker.run)
+        async with running(worker):
             with worker._lock:  # whatever the signal interrupts
                 signal.raise_signal(signal.SIGUSR1)
             assert handle.is_shutdown
@@ -35,18 +33,13 @@ async def test_a_signal_handler_does_not_touch_the_run_that_it_interrupts(
     assert worker.statistics().state == "stopped"
 
 
-async def test_a_thread_may_look_at_a_worker_with_overdue_handlers(
-    client: SeppClient, put: Put
-) -> None:
+async def test_a_thread_may_look_at_a_worker_with_overdue_handlers(bench: Bench) -> None:
     async def stubborn(payload: Payload | None, ctx: JobCtx) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(60)
 
-    worker = worker_on(client)
-    worker.handle("t", stubborn)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(worker.run)
-        await put("t")
+    async with bench.running(stubborn) as worker:
+        await bench.put("t")
         await until(lambda: worker.statistics().in_flight)
         worker.shutdown(0)
         await trio.sleep(5)
@@ -60,7 +53,7 @@ async def test_a_thread_may_look_at_a_worker_with_overdue_handlers(
 
 
 async def test_ctrl_c_interrupts_handlers_and_not_the_books(
-    client: SeppClient, put: Put, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     protected: dict[str, bool] = {}
 
@@ -70,20 +63,18 @@ async def test_ctrl_c_interrupts_handlers_and_not_the_books(
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         look("handler")
 
-    report = Reports.report
+    ack = Reports.ack
 
     def spy(*args: Any) -> None:
         look("report")
-        report(*args)
+        ack(*args)
 
-    monkeypatch.setattr(Reports, "report", spy)
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t")
+    monkeypatch.setattr(Reports, "ack", spy)
+    async with bench.running(handler) as worker:
+        await bench.put("t")
         await until(lambda: worker.statistics().acked)
-        client._channel.start_unary(
-            client._methods.get_server_info,
+        bench.client._channel.start_unary(
+            bench.client._methods.get_server_info,
             records.GetServerInfoRequest(),
             lambda response, error: look("answer"),
             timeout=1,
