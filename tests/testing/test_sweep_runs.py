@@ -96,6 +96,7 @@ async def test_the_last_attempt_makes_a_dead_letter_and_that_is_a_failure() -> N
 
 async def test_setup_and_invariant_may_be_async_and_take_their_time(world: World) -> None:
     calls: list[str] = []
+    attempts: list[int] = []
 
     async def setup() -> None:
         await trio.sleep(100)
@@ -104,8 +105,10 @@ async def test_setup_and_invariant_may_be_async_and_take_their_time(world: World
     async def invariant(run: SweepRun) -> None:
         await trio.sleep(100)
         calls.append("settled" if run.settled else f"cancel {run.cancels}")
+        attempts.append(run.attempt)
 
     await cancellation_sweep(three_waits, setup=setup, invariant=invariant)
+    assert attempts == [1, *[1, 2] * 4]
     assert calls[:2] == ["setup", "settled"]
     assert calls[2:] == ["setup", "cancel 1", "settled"] * 4
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
@@ -13,15 +16,18 @@ from sepp_trio.errors import HandlerError, LeaseError
 from ._lines import OwnCode, Place
 from ._order import SteadyOrder
 from ._report import Line
-from ._shields import opened_by_own_code
+from ._shields import awaited_by, opened_by_own_code
 from ._threads import ThreadChecks
 from ._tree import Tree
-from ._trio import about_to_raise, crash, is_blocked, shield_over
+from ._trio import about_to_raise, crash, is_blocked, pending_errors, shield_over
 
 _RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 
 _ENDLESS: Final = 10_000
 """Cancels that came up in one task; nobody unwinds so many frames."""
+
+_MANY: Final = 100
+"""More are not looked at."""
 
 _TOLD: Final = 10
 """Lines that are of interest to anybody."""
@@ -39,10 +45,15 @@ class Unstoppable(Exception):
     """Ends a task that swallows every cancel."""
 
 
-class Raised(NamedTuple):
+@dataclass(slots=True)
+class Raised:
+    """A ``Cancelled`` that came up, and where."""
+
     error: BaseException
-    line: Line | None
-    task: trio.lowlevel.Task | None
+    line: Line
+    handled: bool = False
+    """Whether it was being handled, as in a cleanup, when another one came up: the rest of the
+    way it may go in the company of that one."""
 
 
 class Aftermath(trio.abc.Instrument):
@@ -70,7 +81,7 @@ class Aftermath(trio.abc.Instrument):
         self._counts: Counter[trio.lowlevel.Task] = Counter()
         if checks is not None:
             checks.visited = lambda line: None
-            checks.raised = lambda error, line: self._came_up(error, line, tree.root)
+            checks.raised = lambda error, line: self._came_up(error, line or own.handler)
             checks.watch()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -78,7 +89,7 @@ class Aftermath(trio.abc.Instrument):
             return
         error = about_to_raise(task)
         if isinstance(error, trio.Cancelled) and error.reason == self._reason:
-            self._came_up(error, self._line(task), task)
+            self._came_up(error, self._line(task))
             self._counts[task] += 1
             if self._counts[task] > _ENDLESS:
                 self.gives_up = True
@@ -96,9 +107,26 @@ class Aftermath(trio.abc.Instrument):
             place = self._checks.place(task)
         return self._own.handler if place is None else place.line
 
-    def _came_up(self, error: BaseException, line: Line | None, task: trio.lowlevel.Task) -> None:
-        if len(self.raised) < _ENDLESS:
-            self.raised.append(Raised(error, line, task))
+    def _came_up(self, error: BaseException, line: Line) -> None:
+        if len(self.raised) >= _MANY:
+            return
+        open_ones = [raised for raised in self.raised if not raised.handled]
+        if open_ones:
+            held = self._held()
+            for raised in open_ones:
+                raised.handled = id(raised.error) in held
+        self.raised.append(Raised(error, line))
+
+    def _held(self) -> set[int]:
+        """The ids of all exceptions that the handler's tasks have in hand."""
+        errors: list[BaseException] = []
+        for task in self._tree.alive:
+            for awaited, _ in awaited_by(task):
+                found = gc.get_referents(awaited)
+                errors += [error for error in found if isinstance(error, BaseException)]
+            for nursery in task.child_nurseries:
+                errors += pending_errors(nursery)
+        return _reachable(errors)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if task not in self._tree.tasks:
@@ -140,7 +168,7 @@ class Aftermath(trio.abc.Instrument):
 
     def lines(self) -> tuple[Line, ...]:
         """Where ``Cancelled`` came up, the first times."""
-        return tuple(raised.line for raised in self.raised[:_TOLD] if raised.line is not None)
+        return tuple(raised.line for raised in self.raised[:_TOLD])
 
     # ---- the end ----
 
@@ -149,7 +177,7 @@ class Aftermath(trio.abc.Instrument):
         if not self.raised or self.fault is not None:
             return
         first = self.raised[0]
-        leaves, reachable = _leaves(error), _reachable(error)
+        leaves, reachable = _leaves(error), _reachable([error])
         if any(isinstance(leaf, (HandlerError, LeaseError)) for leaf in leaves):
             return  # says what is to become of the job, or that the lease is lost
         if error is None:
@@ -163,11 +191,12 @@ class Aftermath(trio.abc.Instrument):
             )
         else:
             for raised in self.raised:
-                if id(raised.error) not in reachable and self._own.caught(raised.error) is not None:
+                lost = not raised.handled and id(raised.error) not in reachable
+                if lost and self._own.caught(raised.error) is not None:
                     self.add_fault("the handler swallows its cancel", *self._catcher(raised))
                     return
 
-    def _catcher(self, raised: Raised) -> tuple[Line | None, str]:
+    def _catcher(self, raised: Raised) -> tuple[Line, str]:
         caught = self._own.caught(raised.error)
         advice = "Let Cancelled pass: catch Exception, not BaseException; or raise it again."
         if caught is not None and caught != raised.line:
@@ -183,10 +212,10 @@ def _leaves(error: BaseException | None) -> list[BaseException]:
     return [error]
 
 
-def _reachable(error: BaseException | None) -> set[int]:
-    """The ids of an exception, its members, causes and contexts."""
+def _reachable(errors: Iterable[BaseException | None]) -> set[int]:
+    """The ids of exceptions, their members, causes and contexts."""
     found: set[int] = set()
-    waiting = [error]
+    waiting = list(errors)
     while waiting:
         current = waiting.pop()
         if current is None or id(current) in found:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, Unpack, get_args
 
 import trio
 
+from sepp_trio.broker import BrokerConfig
 from sepp_trio.types import Duration, EnqueueRequest, Payload
 from sepp_trio.types._checks import integer, seconds
 from sepp_trio.worker import Handler
@@ -80,6 +81,7 @@ async def cancellation_sweep(
     lease_duration: Duration = 30.0,
     auto_extend: bool = False,
     handler_timeout: Duration | None = None,
+    config: BrokerConfig | None = None,
     **job: Unpack[JobFields],
 ) -> SweepReport:
     """Cancel the handler at each of its checkpoints, let it be delivered again, and see whether
@@ -111,6 +113,7 @@ async def cancellation_sweep(
             says how many were left out.
         lease_duration, auto_extend, handler_timeout: As for ``Worker``. A handler that is
             cancelled has ``lease_duration`` seconds to end.
+        config: The broker's settings: limits and retry policies.
         job: Fields of ``EnqueueRequest``; ``max_attempts`` is high enough if not given.
 
     Raises:
@@ -136,6 +139,7 @@ async def cancellation_sweep(
         if handler_timeout is None
         else seconds(handler_timeout, "handler_timeout"),
         causes=causes,
+        config=config,
     ) as stage:
         sweep = _Sweep(stage, invariant, setup, cancels)
         return await sweep.run(causes, max_histories)
@@ -154,6 +158,7 @@ class _Sweep:
         self._setup = setup
         self._cancels = cancels
         self._limit = _FIRST_LIMIT
+        stage.one_by_one = inspect.iscoroutinefunction(invariant)
         self._end: State = "acked"
         self._histories = self._deliveries = self._skipped = 0
 
@@ -217,7 +222,10 @@ class _Sweep:
             Strayed: a checkpoint was not where it had been; nothing else was wrong.
         """
         stage = self._stage
-        await _call(self._setup)
+        if self._setup is not None:
+            result = self._setup()
+            if inspect.isawaitable(result):
+                await result
         await stage.enqueue()
         self._histories += 1
         deliveries: list[Delivery] = []
@@ -304,7 +312,10 @@ class _Sweep:
             return
         run = SweepRun(tuple(told))
         try:
-            await _call(self._invariant, run)
+            result = self._invariant(run)
+            if inspect.isawaitable(result):
+                self._stage.one_by_one = True  # for it may take its time
+                await result
         except Exception as error:
             raise SweepFailure(
                 f"the invariant does not hold after delivery {run.attempt}:"
@@ -355,13 +366,6 @@ def _children(cancels: Cancels, deliveries: list[Delivery]) -> Iterator[Cancels]
     for delivery in deliveries[cancels.last :]:
         for checkpoint in delivery.checkpoints or ():
             yield Cancels((*cancels.at, (delivery.attempt, checkpoint)))
-
-
-async def _call(function: Callable[..., object] | None, *args: Any) -> None:
-    if function is not None:
-        result = function(*args)
-        if inspect.isawaitable(result):
-            await result
 
 
 def _causes(by: Cause | Sequence[Cause]) -> tuple[Cause, ...]:

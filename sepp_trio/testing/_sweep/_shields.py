@@ -21,27 +21,26 @@ _MANAGERS: Final = (
     contextlib.AbstractAsyncContextManager,
     trio.Nursery,
 )
-_INNER: Final = (types.GeneratorType, types.AsyncGeneratorType, dict, deque, tuple)
+_INNER: Final = (dict, deque, tuple)
 """What managers keep their parts in."""
 
 
 def opened_by_own_code(scope: trio.CancelScope, task: trio.lowlevel.Task, own: OwnCode) -> bool:
     """Whether own code has opened the scope: the outermost function, of the task or those above
     it, that has it on its stack. The interpreter keeps what a ``with`` has entered there."""
-    holder: types.CodeType | None = None
+    opener: types.CodeType | None = None
     current: trio.lowlevel.Task | None = task
     while current is not None:
-        for awaited, code in _awaited(current.coro):
-            if _holds(awaited, scope):
-                holder = code
-                break
+        found = (_opener(awaited, code, scope) for awaited, code in awaited_by(current))
+        opener = next((code for code in found if code is not None), opener)
         nursery = current.parent_nursery
         current = None if nursery is None else nursery.parent_task
-    return holder is not None and own.owns(holder)
+    return opener is not None and own.owns(opener)
 
 
-def _awaited(awaited: Any) -> Iterator[tuple[Any, types.CodeType]]:
-    """A coroutine, what it awaits, what that awaits, and so on."""
+def awaited_by(task: trio.lowlevel.Task) -> Iterator[tuple[Any, types.CodeType]]:
+    """A task's coroutine, what that awaits, and so on, each with its code."""
+    awaited: Any = task.coro
     while awaited is not None:
         if isinstance(awaited, types.CoroutineType):
             yield awaited, awaited.cr_code
@@ -63,19 +62,25 @@ def _awaited(awaited: Any) -> Iterator[tuple[Any, types.CodeType]]:
             )
 
 
-def _holds(awaited: Any, scope: trio.CancelScope) -> bool:
-    """Whether the scope is on its stack: itself, or within a context manager."""
+def _opener(awaited: Any, code: types.CodeType, scope: trio.CancelScope) -> types.CodeType | None:
+    """The code that has the scope on its stack: this one, or that of a context manager on it."""
     seen: set[int] = set()
-    found = deque((referent, 0) for referent in gc.get_referents(awaited))
+    found = deque((referent, code, 0) for referent in gc.get_referents(awaited))
     while found and len(seen) < _MANY:
-        current, far = found.popleft()
+        current, code, far = found.popleft()
         if current is scope:
-            return True
+            return code
         if id(current) in seen or far == _FAR:
             continue
         seen.add(id(current))
         if isinstance(current, types.MethodType) and current.__name__ in _EXITS:
-            found.append((current.__self__, far + 1))
-        elif isinstance(current, _MANAGERS) or (far and isinstance(current, _INNER)):
-            found.extend((referent, far + 1) for referent in gc.get_referents(current))
-    return False
+            found.append((current.__self__, code, far + 1))
+            continue
+        if far and isinstance(current, types.GeneratorType):
+            code = current.gi_code
+        elif far and isinstance(current, types.AsyncGeneratorType):
+            code = current.ag_code
+        elif not isinstance(current, _MANAGERS) and not (far and isinstance(current, _INNER)):
+            continue
+        found.extend((referent, code, far + 1) for referent in gc.get_referents(current))
+    return None

@@ -59,7 +59,11 @@ class Stage:
         self._handler_timeout = handler_timeout
         self._worker: Worker | None = None
         self._request = request
-        self._next, self._arriving = trio.open_memory_channel[Delivery](1)
+        self._expected: Delivery | None = None
+        self._told = trio.Event()
+        self.one_by_one = False
+        """Whether a worker stops after one delivery, so that the job waits at the broker, and not
+        under its next lease, until that is expected."""
         self.crash: BaseException | None = None
         """What has ended a worker."""
         self.waiting = trio.CancelScope()
@@ -75,12 +79,21 @@ class Stage:
 
     def expect(self, delivery: Delivery) -> None:
         """Say what the next delivery is to be; the job waits for that."""
-        self._next.send_nowait(delivery)
+        self._expected = delivery
+        self._told.set()
+
+    async def _arrival(self) -> Delivery:
+        """Wait until a delivery is expected."""
+        while self._expected is None:
+            self._told = trio.Event()
+            await self._told.wait()
+        return self._expected
 
     async def run_workers(self) -> None:
         """Run a worker; another one when it has stopped."""
         try:
             while True:
+                await self._arrival()
                 self._worker = worker = Worker(
                     self._client,
                     [self._request.queue],
@@ -100,8 +113,13 @@ class Stage:
             self.waiting.cancel()
 
     async def _handle(self, payload: Payload | None, ctx: JobCtx) -> None:
-        delivery = await self._arriving.receive()
-        await delivery.run(payload, ctx)
+        delivery = await self._arrival()
+        self._expected = None
+        try:
+            await delivery.run(payload, ctx)
+        finally:
+            if self.one_by_one and self._worker is not None:
+                self._worker.shutdown()
 
     # ---- causes ----
 
@@ -165,6 +183,7 @@ async def open_stage(
     auto_extend: bool,
     handler_timeout: float | None,
     causes: Sequence[Cause],
+    config: BrokerConfig | None,
 ) -> AsyncIterator[Stage]:
     """Open it all. An exception of the block comes out as it is."""
     if handler_timeout is None and "timeout" in causes:
@@ -178,7 +197,7 @@ async def open_stage(
 
     with clock_waits_for_threads(), swept.order.installed(), _quiet():
         async with (
-            hosted(_broker(observe)) as (parts, broker),
+            hosted(_broker(config or BrokerConfig(), observe)) as (parts, broker),
             hosted(broker.open_client(keepalive_interval=_NO_KEEPALIVE)) as client,
             trio.open_nursery() as nursery,
         ):
@@ -197,6 +216,7 @@ async def open_stage(
                 yield stage
             except BaseException as error:
                 failure = error  # raised below: the nursery would make a group of it
+            broker.start_drain()  # so that the worker's last reserve is answered
             nursery.cancel_scope.cancel(reason="the sweep is over")
     try:
         if failure is not None:
@@ -206,8 +226,8 @@ async def open_stage(
 
 
 @asynccontextmanager
-async def _broker(observe: Observer) -> AsyncIterator[tuple[Parts, Broker]]:
-    async with _parts(None, BrokerConfig(), observe) as parts:
+async def _broker(config: BrokerConfig, observe: Observer) -> AsyncIterator[tuple[Parts, Broker]]:
+    async with _parts(None, config, observe) as parts:
         broker = Broker(parts.config, parts.store, parts.committer, parts.service)
         async with _running(broker):
             yield parts, broker

@@ -24,6 +24,11 @@ def about_to_raise(task: trio.lowlevel.Task) -> BaseException | None:
     return result.error if isinstance(result, outcome.Error) else None
 
 
+def pending_errors(nursery: trio.Nursery) -> list[BaseException]:
+    """What the tasks and the body of an open nursery have raised so far."""
+    return getattr(nursery, "_pending_excs", [])
+
+
 def crash(task: trio.lowlevel.Task, error: BaseException) -> None:
     """Let a task that is about to run end with the error, whatever it would do about it."""
 
