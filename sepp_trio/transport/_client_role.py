@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._blocks import Answer
+from ._body import Body
 from ._frames import (
     DATA,
     DATA_HEAD,
@@ -50,6 +51,7 @@ class ClientStream(Stream):
 
     __slots__ = ("begun_at", "connection", "given_up", "head", "trailers")
 
+    body: bytes | Body  # type: ignore[assignment]
     begun_at: float
     given_up: bool
     head: Answer | None
@@ -289,11 +291,12 @@ class ClientConnection(Connection):
             stream.body = body = payload
         elif stream.expected < 0 or len(body) <= stream.expected:
             # What follows the message is an error already: keep no more of it.
-            if type(body) is bytes:
-                stream.body = body = bytearray(body)
-            body += payload
+            if isinstance(body, bytes):
+                stream.body = body = Body(body)
+            body.append(payload)
         if stream.expected < 0 and len(body) >= 5:
-            size = int.from_bytes(body[1:5], "big")
+            head = body[:5] if isinstance(body, bytes) else body.head()
+            size = int.from_bytes(head[1:], "big")
             stream.expected = size + 5
             if size > self.config.max_message:
                 self._forget(stream)

@@ -48,6 +48,7 @@ from ._sending import Queue, Sender, Stream
 
 _MAX_BLOCK = 64 * 1024
 _MAX_CONTINUATIONS = 8
+_LARGE = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,9 @@ class Connection(Sender):
         self.peer_max_streams = MAX_WINDOW
         self._peer_window = DEFAULT_WINDOW
         self._receive_window = config.connection_window
+        # The beginning of a frame, and how many bytes of it are to come (0: unknown).
         self._rest = b""
+        self._missing = 0
         # A header block under way: stream, flags, bytes and CONTINUATIONs so far.
         self._partial: tuple[int, int, bytes, int] | None = None
 
@@ -110,44 +113,59 @@ class Connection(Sender):
         """
         if self.closed:
             return
-        data = self._rest + data if self._rest else bytes(data)
-        at, end = 0, len(data)
-        unpack = HEAD.unpack_from
+        rest, missing = self._rest, self._missing
         try:
-            while end - at >= 9:
-                high, low, kind, flags, number = unpack(data, at)
-                start = at + 9
-                stop = start + (high << 8 | low)
-                if stop - start > FRAME_SIZE:
-                    raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a frame of {stop - start} bytes")
-                if stop > end:
-                    break
-                at = stop
-                number &= 0x7FFFFFFF
-                if self._partial is not None or not self.settings_received:
-                    self._check_order(kind, flags, number)
-                try:
-                    if kind == HEADERS and flags == END_HEADERS:
-                        # A message that came whole and is as usual, or the frame alone.
-                        at = self._take_whole(data, start, stop, number)
-                        if not at:
-                            at = stop
-                            self._on_block(number, flags, data[start:stop])
-                    elif kind == DATA:
-                        self._on_data(number, flags, data[start:stop])
-                    elif kind == HEADERS and flags == END_ALL:
-                        self._on_block(number, flags, data[start:stop])
-                    elif kind == HEADERS:
-                        self._on_header_frame(number, flags, data[start:stop])
-                    else:
-                        self._on_other(kind, flags, number, data[start:stop])
-                except StreamFault as fault:
-                    self._on_stream_fault(number, fault)
+            if not rest:
+                data, at = bytes(data), 0
+            elif 0 < missing <= len(data) - _LARGE:
+                # Only the frame that was cut is put together, not all of a large message.
+                data, at = bytes(data), missing
+                self._take_frames(rest + data[:missing], 0)
+            else:
+                data, at = rest + data, 0
+            at = self._take_frames(data, at)
         except ConnectionFault as fault:
             self.fail(fault)
             raise
         self._rest = data[at:]
         self._fed()
+
+    def _take_frames(self, data: bytes, at: int) -> int:
+        """Handle all complete frames from ``at`` on; where the first that is not begins."""
+        end = len(data)
+        self._missing = 0
+        unpack = HEAD.unpack_from
+        while end - at >= 9:
+            high, low, kind, flags, number = unpack(data, at)
+            start = at + 9
+            stop = start + (high << 8 | low)
+            if stop - start > FRAME_SIZE:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a frame of {stop - start} bytes")
+            if stop > end:
+                self._missing = stop - end
+                break
+            at = stop
+            number &= 0x7FFFFFFF
+            if self._partial is not None or not self.settings_received:
+                self._check_order(kind, flags, number)
+            try:
+                if kind == HEADERS and flags == END_HEADERS:
+                    # A message that came whole and is as usual, or the frame alone.
+                    at = self._take_whole(data, start, stop, number)
+                    if not at:
+                        at = stop
+                        self._on_block(number, flags, data[start:stop])
+                elif kind == DATA:
+                    self._on_data(number, flags, data[start:stop])
+                elif kind == HEADERS and flags == END_ALL:
+                    self._on_block(number, flags, data[start:stop])
+                elif kind == HEADERS:
+                    self._on_header_frame(number, flags, data[start:stop])
+                else:
+                    self._on_other(kind, flags, number, data[start:stop])
+            except StreamFault as fault:
+                self._on_stream_fault(number, fault)
+        return at
 
     def ping(self, payload: bytes) -> None:
         """Send a PING of eight bytes; see :attr:`last_pong`."""

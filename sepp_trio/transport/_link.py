@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sepp_trio.transport")
 
 READ_SIZE = 64 * 1024
+_LARGE_READ = 256 * 1024
+"""For a peer that had filled the last one: each read is a turn of the loop."""
 _UNREAD_LIMIT = 64 * 1024
 _FAREWELL = 0.5
 _PING = b"sepptrio"
@@ -217,15 +219,17 @@ class Link:
     @trio.lowlevel.enable_ki_protection
     async def _read(self) -> None:
         core, owner, receive = self.core, self._owner, self._pipe.receive
+        size = READ_SIZE
         while True:
             try:
-                data = await receive(READ_SIZE)
+                data = await receive(size)
             except Exception as error:
                 self.end(_describe(error))
                 return
             if not data:
                 self.end(self.reason or "the server closed the connection")
                 return
+            size = READ_SIZE if len(data) < READ_SIZE else _LARGE_READ
             owner.bytes_received += len(data)
             self._heard = trio.current_time()
             self._reads += 1

@@ -41,21 +41,19 @@ def message_of(stream: ClientStream) -> bytes:
     head, last, body = stream.head, stream.trailers, stream.body
     assert head is not None
     status = None if last is None else last.grpc_status
-    if status == 0 and head.status == 200 and len(body) == stream.expected and not body[0]:
-        return bytes(body[5:])
     if status is None or last is None or (status == 0 and head.status != 200):
         raise _not_grpc(head)
     if status != 0:
         raise _from_status(status, last.grpc_message)
     if not body:
         raise _senseless("the answer has no message")
-    if body[0]:
+    if body[0] if isinstance(body, bytes) else body.flag:
         raise _senseless("the answer is compressed")
     if len(body) < 5 or len(body) < stream.expected:
         raise _senseless("the answer's message is cut off")
     if len(body) > stream.expected:
         raise _senseless("the answer holds more than one message")
-    return bytes(body[5:])
+    return body[5:] if isinstance(body, bytes) else body.message()
 
 
 def from_reset(code: int, reason: str, *, unprocessed: bool) -> CallError:

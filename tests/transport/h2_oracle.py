@@ -23,6 +23,7 @@ from sepp_trio.transport._headers import encode_block
 from sepp_trio.transport._http2 import Http2Config
 from sepp_trio.transport._server_role import ServerConnection
 from sepp_trio.transport._server_stream import ServerStream
+from sepp_trio.transport._status import message_of
 
 REQUEST = [
     (":method", "POST"),
@@ -56,9 +57,8 @@ class Call(ClientStream):
         self.outcomes.append(message)
 
     def answered(self) -> None:
-        assert self.head is not None
         assert self.trailers is not None
-        self.outcomes.append(bytes(self.body[5:]))
+        self.outcomes.append(message_of(self))
 
     def broken(self, code: int, reason: str, *, unprocessed: bool) -> None:
         self.outcomes.append("unprocessed" if unprocessed else code)
