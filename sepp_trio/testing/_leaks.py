@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Final
 
 import trio
-import trio.testing
 from grpclib.exceptions import GRPCError
 
 from sepp_trio.broker import Broker
@@ -52,10 +51,12 @@ async def assert_no_leaks(*limiters: trio.CapacityLimiter) -> AsyncIterator[None
     Raises:
         AssertionError: lists what is left. An exception of the block comes out instead.
     """
+    from trio.testing import wait_all_tasks_blocked  # here, for it imports pytest if it is there
+
     before = await _look(limiters)
     yield
     for patience in _PATIENCE:
-        await trio.testing.wait_all_tasks_blocked(patience)
+        await wait_all_tasks_blocked(patience)
         left = list(_left(before, await _look(limiters)))
         if not left:
             return
@@ -63,7 +64,9 @@ async def assert_no_leaks(*limiters: trio.CapacityLimiter) -> AsyncIterator[None
 
 
 async def _look(limiters: tuple[trio.CapacityLimiter, ...]) -> _Sight:
-    sight = _Sight(threads=trio.testing.active_thread_count())
+    from trio.testing import active_thread_count
+
+    sight = _Sight(threads=active_thread_count())
     for limiter in (trio.to_thread.current_default_thread_limiter(), *limiters):
         sight.tokens[limiter] = limiter.borrowed_tokens
     committers: list[Committer] = []

@@ -7,11 +7,13 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import outcome
 import trio
-import trio.testing
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
 
 _PATIENCE: Final = 0.25
 """Real seconds that a thread may work before the clock goes on, at the pace of the real one."""
@@ -33,8 +35,10 @@ def clock_waits_for_threads() -> Iterator[None]:
 
     Blocks may overlap. Has no effect on other clocks. Not a checkpoint.
     """
+    from trio.testing import MockClock  # here, for it imports pytest if it is there
+
     clock = trio.lowlevel.current_clock()
-    if not isinstance(clock, trio.testing.MockClock):
+    if not isinstance(clock, MockClock):
         yield
         return
     try:
@@ -52,7 +56,10 @@ def clock_waits_for_threads() -> Iterator[None]:
 class _Guard(trio.abc.Instrument):
     """Watches for tasks that wait for a thread; a thread can begin and end only in their steps."""
 
-    def __init__(self, clock: trio.testing.MockClock) -> None:
+    def __init__(self, clock: MockClock) -> None:
+        from trio.testing import active_thread_count
+
+        self._count = active_thread_count
         self._clock = clock
         self._blocks = 0
         self._working: set[trio.lowlevel.Task] = set()
@@ -74,7 +81,7 @@ class _Guard(trio.abc.Instrument):
             self._release()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if not self._working and not trio.testing.active_thread_count():
+        if not self._working and not self._count():
             return
         if waits_for_thread(task):
             self._working.add(task)

@@ -21,6 +21,7 @@ from sepp_trio import (
     ReserveOptions,
     RetryDirective,
     SeppClient,
+    ServerInternalError,
     StorageConfig,
     open_client,
 )
@@ -360,3 +361,18 @@ async def test_what_was_in_the_file_is_known(tmp_path: Path) -> None:
         assert found.dead_letters[0].events[-1].reason == "no"
         assert found.leased[0].lease_deadline == pytest.approx(30, abs=2)
         assert broker.statistics().queues == {"q": 3}
+
+
+async def test_what_was_rolled_back_has_not_happened(path: Path | None) -> None:
+    async with recording(path) as (broker, client):
+        connection = broker._store._connection
+        connection.execute(
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON main.ready"
+            " BEGIN SELECT RAISE(ROLLBACK, 'no room'); END"
+        )
+        with pytest.raises(ServerInternalError):
+            await client.enqueue(EnqueueRequest("q", "t"))
+        assert not broker.jobs()
+        connection.execute("DROP TRIGGER full")
+        await client.enqueue(EnqueueRequest("q", "t"))
+        assert len(broker.jobs().ready) == 1

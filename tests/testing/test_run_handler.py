@@ -27,6 +27,7 @@ from sepp_trio.testing import (
     Acked,
     BlackHole,
     DeadLettered,
+    DropConnection,
     Extend,
     FaultPlan,
     LeaseLost,
@@ -481,3 +482,20 @@ def test_it_works_inside_hypothesis(pauses: list[int], attempt: int) -> None:
             assert outcome == (Retried(5, "five") if attempt < 3 else DeadLettered("five"))
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_with_faults_only_the_handler_is_heard_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await trio.sleep(20)
+        raise ValueError("the handler's own")
+
+    plan = FaultPlan((DropConnection(0), DropConnection(1), LoseReply("Nack")))
+    with caplog.at_level(logging.DEBUG, "sepp_trio"):
+        assert isinstance(await run_handler(handler, faults=plan), Retried)
+        [heard] = [record for record in caplog.records if record.name == "sepp_trio.worker"]
+        assert "the handler's own" in heard.getMessage()
+        caplog.clear()
+        await run_handler(never_ends, faults=FaultPlan((DropConnection(1),)))
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+        await run_handler(never_ends)
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING]
