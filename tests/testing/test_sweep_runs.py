@@ -19,7 +19,8 @@ from sepp_trio.testing import (
     assert_no_leaks,
     cancellation_sweep,
 )
-from tests.testing.sweeping import World, failure_of, line_of
+from tests.testing.programs import Interpreter, Sleep, Yield
+from tests.testing.sweeping import Handler, World, failure_of, line_of
 
 
 @pytest.fixture
@@ -342,3 +343,47 @@ async def test_the_failure_is_told_in_full() -> None:
     assert "lease lost at checkpoint 1, while it waited here" in text
     assert "await trio.sleep(1)    [in trio.sleep]" in text
     assert "delivery 2: not cancelled" in text
+
+
+async def test_a_line_in_another_file_comes_with_the_one_that_has_called_it() -> None:
+    async with trio.open_nursery() as others:
+        interpreter = Interpreter(others)
+
+        async def child() -> None:
+            try:
+                await interpreter.run((Sleep(),))  # here
+            except trio.Cancelled:
+                raise ValueError from None
+
+        async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(interpreter.run, (Yield(),))
+                nursery.start_soon(child)
+                await trio.sleep(0.1)  # above
+
+        failure = await failure_of(handler)
+        assert failure.line is not None
+        [cancelled] = failure.history
+        first = cancelled.raised[0]
+        assert first.file.endswith("programs.py")
+        assert first.called_from is not None
+        assert first.called_from.number in (line_of(child), line_of(handler, "# above"))
+        assert "called from tests/testing/test_sweep_runs.py" in str(failure)
+        report = await cancellation_sweep(handler_of(interpreter))
+        assert {
+            (point.line.function, point.line.called_from and point.line.called_from.function)
+            for point in report.checkpoints
+            if point.moment == "waits"
+        } == {
+            ("Interpreter._do", "handler_of.<locals>.handler"),
+            ("handler_of.<locals>.handler", None),
+        }
+
+
+def handler_of(interpreter: Interpreter) -> Handler:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await interpreter.run((Sleep(), Yield()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(interpreter.run, (Sleep(),))
+
+    return handler

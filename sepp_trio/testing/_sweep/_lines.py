@@ -6,7 +6,9 @@ import functools
 import inspect
 import os
 import sysconfig
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, NamedTuple
@@ -59,40 +61,54 @@ class OwnCode:
     def place(self, task: trio.lowlevel.Task, root: trio.lowlevel.Task) -> Place | None:
         """Where the task is suspended; of one that runs no own code, where the one above it is.
         ``None`` if there is no own code on the way to ``root``, the handler's own task."""
-        name = None
+        place: Place | None = None
         current = task
         while True:
-            line: Line | None = None
-            awaits: str | None = None
-            for frame, number in current.iter_await_frames():
-                if self.owns(frame.f_code):
-                    line, awaits = _line(frame.f_code, number), None
-                elif line is not None and awaits is None:
-                    awaits = _name(frame)
-            if current is not root and name is None:
-                name = current.name
-            if line is not None:
-                return Place(line, awaits if current is task else None, name)
+            frames = [(frame.f_code, number) for frame, number in current.iter_await_frames()]
+            found = self._innermost(frames)
+            if found is not None and place is None:
+                after = [frame for frame, _ in current.iter_await_frames()][found[1] + 1 :]
+                awaits = _name(after[0]) if after and current is task else None
+                place = Place(found[0], awaits, None if task is root else task.name)
+            elif found is not None and place is not None:
+                place = place._replace(line=replace(place.line, called_from=self._near(found[0])))
             nursery = current.parent_nursery
-            if current is root or nursery is None:
-                return None
+            if (
+                current is root
+                or nursery is None
+                or (place is not None and self._near(place.line) is not None)
+            ):
+                return place
             current = nursery.parent_task
 
     def in_thread(self, frame: FrameType | None) -> Line | None:
         """The innermost own line of a thread's stack."""
-        while frame is not None:
-            if self.owns(frame.f_code):
-                return _line(frame.f_code, frame.f_lineno)
-            frame = frame.f_back
-        return None
+        if frame is None:
+            return None
+        frames = [(inner.f_code, number) for inner, number in traceback.walk_stack(frame)]
+        found = self._innermost(frames[::-1])
+        return None if found is None else found[0]
 
     def innermost(self, error: BaseException) -> Line | None:
         """The innermost own line that an exception came from."""
-        line = None
-        for code, number in _steps(error.__traceback__):
-            if self.owns(code):
-                line = _line(code, number)
-        return line
+        found = self._innermost(list(_steps(error.__traceback__)))
+        return None if found is None else found[0]
+
+    def _innermost(self, frames: Sequence[tuple[CodeType, int | None]]) -> tuple[Line, int] | None:
+        """Of frames, the outermost first, the last own one, and its place among them."""
+        own = [place for place, (code, _) in enumerate(frames) if self.owns(code)]
+        if not own:
+            return None
+        line = _line(*frames[own[-1]])
+        if line.file != self.handler.file:
+            near = [place for place in own if frames[place][0].co_filename == self.handler.file]
+            if near:
+                line = replace(line, called_from=_line(*frames[near[-1]]))
+        return line, own[-1]
+
+    def _near(self, line: Line) -> Line | None:
+        """The line in the handler's file."""
+        return line if line.file == self.handler.file else line.called_from
 
     def caught(self, error: BaseException) -> Line | None:
         """The own line at which an exception that is over was caught; ``None`` if it was
@@ -102,10 +118,9 @@ class OwnCode:
         return None
 
 
-def _steps(traceback: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
-    while traceback is not None:
-        yield traceback.tb_frame.f_code, traceback.tb_lineno
-        traceback = traceback.tb_next
+def _steps(step: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
+    for frame, number in traceback.walk_tb(step):
+        yield frame.f_code, number
 
 
 def _line(code: CodeType, number: int | None) -> Line:

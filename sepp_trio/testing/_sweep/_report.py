@@ -26,11 +26,13 @@ _MOMENTS: Final[dict[Moment, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of code: ``file``, ``number`` and the function it is in."""
+    """A line of code: ``file``, ``number`` and the function it is in; ``called_from`` is the
+    line in the handler's file that it was called from, if it is in another one."""
 
     file: str
     number: int
     function: str
+    called_from: Line | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -112,7 +114,10 @@ class SweptDelivery:
 
 def _shown(line: Line, awaits: str | None) -> list[str]:
     text = line.text or "(no source)"
-    return [f"    {line}", f"      {text}" + (f"    [in {awaits}]" if awaits else "")]
+    shown = [f"    {line}", f"      {text}" + (f"    [in {awaits}]" if awaits else "")]
+    if line.called_from is not None:
+        shown += [f"    called from {line.called_from}", f"      {line.called_from.text}"]
+    return shown
 
 
 def _is_cancel(error: BaseException) -> bool:
