@@ -85,8 +85,8 @@ class Figures:
         print(f"{case} {peer}: {shown}", file=sys.stderr, flush=True)
 
     def values(self, case: Hashable, peer: str, name: str) -> list[float]:
-        """One figure of all rounds; none if the program did not run."""
-        return [run[name] for run in self._results.get((case, peer), [])]
+        """One figure of all rounds; none if the program did not run or does not know it."""
+        return [run[name] for run in self._results.get((case, peer), []) if name in run]
 
     def ratios(self, case: Hashable, name: str, peer: str, to: str) -> list[float]:
         """One figure of a program as a multiple of another's, round by round."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import trio
@@ -27,14 +28,6 @@ async def bench() -> None:
         finally:
             costs.lost += ctx.cancel_reason is not None
 
-    async def look(seconds: float) -> float:
-        latest = 0.0
-        end = time.perf_counter() + seconds
-        while (now := time.perf_counter()) < end:
-            await trio.sleep(_STEP)
-            latest = max(latest, time.perf_counter() - now - _STEP)
-        return latest * 1e3
-
     async with sepp_trio.open_client(args.address) as client, trio.open_nursery() as nursery:
         worker = Worker(client, ["bench"], args.lease, max_in_flight=args.jobs, auto_extend=True)
         worker.handle("bench", handle)
@@ -48,10 +41,34 @@ async def bench() -> None:
         costs.held()
         extends = worker.statistics().extends - before
         # Apart, because to look so often costs a part of what is measured above.
-        late = await look(args.seconds)
+        late, late_without_gc = await look(args.seconds)
         release.set()
         worker.shutdown()
-    costs.report(late_ms=late, extends=extends)
+    costs.report(late_ms=late, late_without_gc_ms=late_without_gc, extends=extends)
+
+
+async def look(seconds: float) -> tuple[float, float]:
+    """The most milliseconds that a sleep came back late; and without Python's full collections,
+    which take the longer the more objects there are, whosever."""
+    collecting = began = 0.0
+
+    def collected(phase: str, about: dict[str, int]) -> None:
+        nonlocal collecting, began
+        if phase == "start":
+            began = time.perf_counter()
+        elif about["generation"] == 2:
+            collecting += time.perf_counter() - began
+
+    latest = latest_without = 0.0
+    gc.callbacks.append(collected)
+    end = time.perf_counter() + seconds
+    while (now := time.perf_counter()) < end:
+        collecting = 0.0
+        await trio.sleep(_STEP)
+        late = time.perf_counter() - now - _STEP
+        latest, latest_without = max(latest, late), max(latest_without, late - collecting)
+    gc.callbacks.remove(collected)
+    return latest * 1e3, latest_without * 1e3
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ _COLUMNS = {
     "KiB a job": "kib_per_job",
     "KiB a job, peak": "kib_per_job_peak",
     "loop late, ms": "late_ms",
+    "without full GC, ms": "late_without_gc_ms",
     "lost": "lost_leases",
     "run twice": "run_twice",
 }
@@ -34,20 +35,16 @@ def sections(scale: Scale) -> list[Section]:
                     continue
                 with running_server(scale.server) as server:
                     trio.run(lambda: fill(server.address, "bench", jobs, payload=200, rate=0))
-                    hold = ("--jobs", jobs, "--lease", lease, "--seconds", 1 if scale.smoke else 10)
+                    # An interval of the longer lease; several of the shorter one.
+                    seconds = 1 if scale.smoke else 10 if lease == 30 else 5
+                    hold = ("--jobs", jobs, "--lease", lease, "--seconds", seconds)
                     figures.add(
                         case, peer, run(module(name, "--address", server.address, *hold), 180)
                     )
     section = Section(f"{jobs:,} jobs held, auto-extend on", ("lease", "worker", *_COLUMNS))
     for case in cases:
         for peer in _PROGRAMS:
-            if peer == PY:
-                cells = [
-                    figures.cell(case, peer, n) if n != "late_ms" else "–"
-                    for n in _COLUMNS.values()
-                ]
-            else:
-                cells = [figures.cell(case, peer, name) for name in _COLUMNS.values()]
+            cells = [figures.cell(case, peer, name) for name in _COLUMNS.values()]
             section.rows.append([case, peer, *cells])
     what = f"{jobs:,} leases of"
     if "30 s" in cases:
@@ -55,7 +52,9 @@ def sections(scale: Scale) -> list[Section]:
         section.at_most(f"{what} 30 s, share of a core", held["core_percent"], 3.5, " %")
         section.at_most(f"{what} 30 s, KiB a job", held["kib_per_job"], 6)
         section.at_most(f"{what} 30 s, KiB a job at the peak", held["kib_per_job_peak"], 7)
-        section.at_most(f"{what} 30 s, loop late, median", held["late_ms"], 20, " ms")
+        section.at_most(f"{what} 30 s, loop late at most", held["late_ms"], 20, " ms")
+        late = held["late_without_gc_ms"]
+        section.at_most(f"{what} 30 s, loop late, full GC apart", late, 20, " ms")
         section.at_most(f"{what} 30 s, lost", held["lost_leases"], 0, each=True)
     lost = figures.values("2 s", OURS, "lost_leases")
     section.at_most(f"{what} 2 s, lost in any round", lost, 0, each=True)
