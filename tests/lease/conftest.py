@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.virtual_time import mark_room
-from tests.worker.fixtures import broker as broker
-from tests.worker.fixtures import calls as calls
-from tests.worker.fixtures import client as client
-from tests.worker.fixtures import proxy as proxy
-from tests.worker.fixtures import put as put
+from tests.worker.fixtures import bench as bench
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,48 +17,44 @@ from sepp_trio import (
     LeaseLostError,
     ReserveOptions,
     RetryDirective,
-    SeppClient,
     TransportError,
     wire,
 )
-from sepp_trio.testing import Answer, CallLog, Delay, Fail, FaultProxy, RecordingBroker
+from sepp_trio.testing import Answer, Delay, Fail
 from sepp_trio.wire import records
-from tests.worker.helpers import Put, asked, until
+from tests.worker.bench import Bench
+from tests.worker.helpers import until
 
 NOT_FOUND = Fail("Extend", status=Status.NOT_FOUND)
 
 
-async def reserve_one(put: Put, client: SeppClient, lease: float = 30) -> Job:
-    await put("t")
-    [job] = await client.reserve(ReserveOptions(["emails"], lease, worker_id="w"))
+async def reserve_one(bench: Bench, lease: float = 30) -> Job:
+    await bench.put("t")
+    [job] = await bench.client.reserve(ReserveOptions(["emails"], lease, worker_id="w"))
     return job
 
 
-async def test_the_lease_is_extended_while_the_body_runs(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 9)
-    async with client.hold(job) as lease:
+async def test_the_lease_is_extended_while_the_body_runs(bench: Bench) -> None:
+    job = await reserve_one(bench, 9)
+    async with bench.client.hold(job) as lease:
         await trio.sleep(100)
         assert lease.lost is None
         assert 5 < lease.remaining() <= 9
         await lease.ack()
-    assert broker.jobs().acked
-    beats = asked(calls, "Extend")
+    assert bench.jobs().acked
+    beats = bench.asked("Extend")
     assert 30 <= len(beats) <= 40
     assert {beat.lease_duration for beat in beats} == {(9, 0)}
     assert {beat.worker_id for beat in beats} == {"w"}
     await trio.sleep(100)
-    assert len(calls.of("Extend")) == len(beats)
+    assert len(bench.calls.of("Extend")) == len(beats)
 
 
-async def test_the_body_may_only_want_the_deadline(
-    calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 9)
+async def test_the_body_may_only_want_the_deadline(bench: Bench) -> None:
+    job = await reserve_one(bench, 9)
     ended = None
     with pytest.raises(LeaseLostError, match="its time is up"):  # noqa: PT012
-        async with client.hold(job, auto_extend=False):
+        async with bench.client.hold(job, auto_extend=False):
             assert trio.current_effective_deadline() < 9
             try:
                 await trio.sleep_forever()
@@ -66,38 +62,31 @@ async def test_the_body_may_only_want_the_deadline(
                 ended = trio.current_time()
     assert ended is not None
     assert 8.5 < ended < 9
-    assert calls.of("Extend") == calls.of("Ack") == calls.of("Nack") == ()
+    assert bench.calls.of("Extend") == bench.calls.of("Ack") == bench.calls.of("Nack") == ()
 
 
 @pytest.mark.parametrize(("max_attempts", "text"), [(1, "job not found"), (2, "attempt mismatch")])
 async def test_a_lost_lease_cancels_the_body_and_is_raised_plain(
-    broker: RecordingBroker,
-    calls: CallLog,
-    client: SeppClient,
-    put: Put,
-    max_attempts: int,
-    text: str,
+    bench: Bench, max_attempts: int, text: str
 ) -> None:
     """The job is gone, or somebody else has it."""
-    await put("t", max_attempts=max_attempts)
-    [job] = await client.reserve(ReserveOptions(["emails"], 30))
-    await broker.lose_lease(job)
-    await client.reserve(ReserveOptions(["emails"], 30, wait_timeout=0))
+    await bench.put("t", max_attempts=max_attempts)
+    [job] = await bench.client.reserve(ReserveOptions(["emails"], 30))
+    await bench.lose_lease(job)
+    await bench.client.reserve(ReserveOptions(["emails"], 30, wait_timeout=0))
     with pytest.raises(LeaseLostError, match=text):
-        async with client.hold(job), trio.open_nursery() as nursery:
+        async with bench.client.hold(job), trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
     assert trio.current_time() == pytest.approx(10, abs=0.1)
-    assert calls.of("Ack") == calls.of("Nack") == ()
+    assert bench.calls.of("Ack") == bench.calls.of("Nack") == ()
 
 
 @pytest.mark.parametrize("way", ["swallows", "ack", "nack", "extend"])
-async def test_nothing_is_sent_after_the_loss(
-    proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put, way: str
-) -> None:
-    job = await reserve_one(put, client)
-    proxy.inject(NOT_FOUND)
+async def test_nothing_is_sent_after_the_loss(bench: Bench, way: str) -> None:
+    job = await reserve_one(bench)
+    bench.inject(NOT_FOUND)
     with pytest.raises(LeaseLostError):  # noqa: PT012
-        async with client.hold(job) as lease:
+        async with bench.client.hold(job) as lease:
             with trio.CancelScope(shield=True):
                 await trio.sleep(15)
                 assert lease.lost == "failed by a fault plan"
@@ -110,78 +99,70 @@ async def test_nothing_is_sent_after_the_loss(
                 if way in ways:
                     with pytest.raises(LeaseLostError):
                         await ways[way]()
-    assert calls.of("Ack") == calls.of("Nack") == ()
-    assert len(calls.of("Extend")) == 1
+    assert bench.calls.of("Ack") == bench.calls.of("Nack") == ()
+    assert len(bench.calls.of("Extend")) == 1
 
 
-async def test_an_error_of_the_bodys_own_wins(
-    proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client)
-    proxy.inject(NOT_FOUND)
+async def test_an_error_of_the_bodys_own_wins(bench: Bench) -> None:
+    job = await reserve_one(bench)
+    bench.inject(NOT_FOUND)
     with pytest.raises(ValueError, match="my own"):  # noqa: PT012
-        async with client.hold(job):
+        async with bench.client.hold(job):
             try:
                 await trio.sleep_forever()
             finally:
                 raise ValueError("my own")
 
 
-async def test_a_cancel_from_outside_is_no_loss(client: SeppClient, put: Put) -> None:
-    job = await reserve_one(put, client)
+async def test_a_cancel_from_outside_is_no_loss(bench: Bench) -> None:
+    job = await reserve_one(bench)
     with trio.move_on_after(3) as scope:
-        async with client.hold(job):
+        async with bench.client.hold(job):
             await trio.sleep_forever()
     assert scope.cancelled_caught
 
 
-async def test_nack_says_whether_the_job_is_dead(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client)
-    async with client.hold(job) as lease:
+async def test_nack_says_whether_the_job_is_dead(bench: Bench) -> None:
+    job = await reserve_one(bench)
+    async with bench.client.hold(job) as lease:
         assert await lease.nack(RetryDirective.DEAD_LETTER, "\udcffpoison") is True
-    assert broker.jobs().dead_letters[0].nack_reasons == ("\\udcffpoison",)
-    job = await reserve_one(put, client)
-    async with client.hold(job) as lease:
+    assert bench.jobs().dead_letters[0].nack_reasons == ("\\udcffpoison",)
+    job = await reserve_one(bench)
+    async with bench.client.hold(job) as lease:
         assert await lease.nack() is False
 
 
-async def test_a_job_is_settled_once(calls: CallLog, client: SeppClient, put: Put) -> None:
-    job = await reserve_one(put, client)
-    async with client.hold(job) as lease:
+async def test_a_job_is_settled_once(bench: Bench) -> None:
+    job = await reserve_one(bench)
+    async with bench.client.hold(job) as lease:
         await lease.ack()
         assert "settled" in repr(lease)
         for again in (lease.ack(), lease.nack(), lease.extend(3)):
             with pytest.raises(JobNotFoundError):
                 await again
         await trio.sleep(100)  # the scope has no deadline any more
-    assert len(calls.of("Ack")) == 1
+    assert len(bench.calls.of("Ack")) == 1
 
 
-async def test_calls_of_the_client_go_through_the_lease_that_is_held(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 9)
-    async with client.hold(job) as lease:
-        await client.extend(job, 200)
+async def test_calls_of_the_client_go_through_the_lease_that_is_held(bench: Bench) -> None:
+    job = await reserve_one(bench, 9)
+    async with bench.client.hold(job) as lease:
+        await bench.client.extend(job, 200)
         assert 199 < lease.remaining() <= 200
         await trio.sleep(100)
-        assert len(calls.of("Extend")) == 1
-        async with client.hold(job) as inner:
+        assert len(bench.calls.of("Extend")) == 1
+        async with bench.client.hold(job) as inner:
             await inner.ack()
-    assert broker.jobs().acked
+    assert bench.jobs().acked
 
 
-async def test_an_ack_is_repeated_under_the_heartbeat(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 3)
-    proxy.inject(Fail("Ack"), Fail("Ack", 2, Status.INTERNAL), Delay("Ack", 3, request=5))
-    async with client.hold(job) as lease:
+async def test_an_ack_is_repeated_under_the_heartbeat(bench: Bench) -> None:
+    job = await reserve_one(bench, 3)
+    bench.inject(Fail("Ack"), Fail("Ack", 2, Status.INTERNAL), Delay("Ack", 3, request=5))
+    async with bench.client.hold(job) as lease:
         await lease.ack()
-    assert broker.jobs().acked
-    assert len(calls.of("Extend")) >= 2
+    assert bench.jobs().acked
+    assert len(bench.calls.of("Extend")) >= 2
 
 
 @pytest.mark.parametrize(
@@ -189,80 +170,70 @@ async def test_an_ack_is_repeated_under_the_heartbeat(
     [(Status.NOT_FOUND, JobNotFoundError), (Status.FAILED_PRECONDITION, AttemptMismatchError)],
 )
 async def test_an_ack_that_is_refused_says_so(
-    proxy: FaultProxy, client: SeppClient, put: Put, status: Status, error: type[LeaseError]
+    bench: Bench, status: Status, error: type[LeaseError]
 ) -> None:
-    job = await reserve_one(put, client)
-    proxy.inject(Fail("Ack", status=status))
+    job = await reserve_one(bench)
+    bench.inject(Fail("Ack", status=status))
     with pytest.raises(error, match="fault plan"):
-        async with client.hold(job) as lease:
+        async with bench.client.hold(job) as lease:
             await lease.ack()
 
 
-async def test_an_ack_that_cannot_be_sent_ends_with_the_lease(
-    proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 6)
-    proxy.inject(Fail("Ack", times=None))
+async def test_an_ack_that_cannot_be_sent_ends_with_the_lease(bench: Bench) -> None:
+    job = await reserve_one(bench, 6)
+    bench.inject(Fail("Ack", times=None))
     with pytest.raises(TransportError):
-        async with client.hold(job, auto_extend=False) as lease:
+        async with bench.client.hold(job, auto_extend=False) as lease:
             await lease.ack()
     assert trio.current_time() < 6.1
 
 
-async def test_a_cancel_ends_the_waiting_for_an_ack_not_the_ack(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client)
-    proxy.inject(Delay("Ack", request=5))
+async def test_a_cancel_ends_the_waiting_for_an_ack_not_the_ack(bench: Bench) -> None:
+    job = await reserve_one(bench)
+    bench.inject(Delay("Ack", request=5))
     with trio.move_on_after(1):
-        async with client.hold(job) as lease:
+        async with bench.client.hold(job) as lease:
             await lease.ack()
     # It is waited for at the end of the block.
     assert trio.current_time() == pytest.approx(5, abs=0.1)
-    assert broker.jobs().acked
+    assert bench.jobs().acked
 
 
-async def test_extend_may_shorten_and_beats_follow(
-    calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 30)
-    async with client.hold(job) as lease:
+async def test_extend_may_shorten_and_beats_follow(bench: Bench) -> None:
+    job = await reserve_one(bench, 30)
+    async with bench.client.hold(job) as lease:
         await lease.extend(3)
         assert 2.9 < lease.remaining() <= 3
-        await until(lambda: len(calls.of("Extend")) == 2)
+        await until(lambda: len(bench.calls.of("Extend")) == 2)
         assert trio.current_time() < 1.2
         await trio.sleep(0.01)
         assert 29 < lease.remaining() <= 30
 
 
-async def test_extends_in_parallel_do_not_overtake_each_other(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 30)
-    async with client.hold(job) as lease, trio.open_nursery() as nursery:
+async def test_extends_in_parallel_do_not_overtake_each_other(bench: Bench) -> None:
+    job = await reserve_one(bench, 30)
+    async with bench.client.hold(job) as lease, trio.open_nursery() as nursery:
         await trio.sleep(9.9)
-        proxy.inject(Delay("Extend", request=0.5, times=3))
+        bench.inject(Delay("Extend", request=0.5, times=3))
         await trio.sleep(0.2)  # a beat is on its way
         for seconds in (100, 50, 70):
             nursery.start_soon(lease.extend, seconds)
         await trio.sleep(3)
-        [held] = broker.jobs().leased
+        [held] = bench.jobs().leased
         assert abs(lease.remaining() - ((held.lease_deadline or 0) - trio.current_time())) < 0.1
-        assert len(calls.of("Extend")) == 4
-    assert all(later - earlier >= 0.49 for earlier, later in pairwise(calls.times("Extend")))
+        assert len(bench.calls.of("Extend")) == 4
+    assert all(later - earlier >= 0.49 for earlier, later in pairwise(bench.calls.times("Extend")))
 
 
-async def test_a_failed_extend_leaves_the_lease_as_it_was(
-    proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 30)
-    proxy.inject(
+async def test_a_failed_extend_leaves_the_lease_as_it_was(bench: Bench) -> None:
+    job = await reserve_one(bench, 30)
+    bench.inject(
         Fail("Extend", 1, Status.INTERNAL),
         Answer("Extend", 2, wire.encode(records.ExtendResponse(job.id, None))),
         Fail("Extend", 3, Status.NOT_FOUND),
     )
     with pytest.raises(JobNotFoundError):  # noqa: PT012
-        async with client.hold(job, auto_extend=False) as lease:
+        async with bench.client.hold(job, auto_extend=False) as lease:
             for _ in range(2):
                 with pytest.raises(Exception, match=r"fault plan|not set"):
                     await lease.extend(100)
@@ -274,26 +245,26 @@ async def test_a_failed_extend_leaves_the_lease_as_it_was(
     ("interval", "error"), [(30, ValueError), (0, ValueError), ("1", TypeError)]
 )
 async def test_an_interval_that_makes_no_sense_is_refused(
-    client: SeppClient, put: Put, interval: Any, error: type[Exception]
+    bench: Bench, interval: Any, error: type[Exception]
 ) -> None:
-    job = await reserve_one(put, client, 30)
+    job = await reserve_one(bench, 30)
     with pytest.raises(error, match="interval must be"):
-        async with client.hold(job, interval=interval):
+        async with bench.client.hold(job, interval=interval):
             pass
 
 
-async def test_an_interval_of_ones_own(calls: CallLog, client: SeppClient, put: Put) -> None:
-    job = await reserve_one(put, client, 30)
-    async with client.hold(job, interval=2):
+async def test_an_interval_of_ones_own(bench: Bench) -> None:
+    job = await reserve_one(bench, 30)
+    async with bench.client.hold(job, interval=2):
         await trio.sleep(21)
-    assert len(calls.of("Extend")) == 10
+    assert len(bench.calls.of("Extend")) == 10
 
 
-async def test_a_lease_that_is_over_is_not_entered(client: SeppClient, put: Put) -> None:
-    job = await reserve_one(put, client, 3)
+async def test_a_lease_that_is_over_is_not_entered(bench: Bench) -> None:
+    job = await reserve_one(bench, 3)
     await trio.sleep(4)
     with pytest.raises(LeaseLostError):
-        async with client.hold(job):
+        async with bench.client.hold(job):
             raise AssertionError("entered")
 
 
@@ -305,28 +276,24 @@ class Named:
         self.attempt = attempt
 
 
-async def test_a_job_that_does_not_know_its_lease_is_extended_first(
-    proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 60)
-    async with client.hold(Named(job.id, 1)) as lease:
-        assert len(calls.of("Extend")) == 1
+async def test_a_job_that_does_not_know_its_lease_is_extended_first(bench: Bench) -> None:
+    job = await reserve_one(bench, 60)
+    async with bench.client.hold(Named(job.id, 1)) as lease:
+        assert len(bench.calls.of("Extend")) == 1
         assert 29 < lease.remaining() <= 30
-    proxy.inject(NOT_FOUND)
+    bench.inject(NOT_FOUND)
     with pytest.raises(JobNotFoundError):
-        async with client.hold(Named("x", 1)):
+        async with bench.client.hold(Named("x", 1)):
             raise AssertionError("entered")
 
 
-async def test_beats_wait_while_the_holder_extends_by_itself(
-    proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 9)
-    proxy.inject(Delay("Extend", request=5))
-    async with client.hold(job) as lease:
+async def test_beats_wait_while_the_holder_extends_by_itself(bench: Bench) -> None:
+    job = await reserve_one(bench, 9)
+    bench.inject(Delay("Extend", request=5))
+    async with bench.client.hold(job) as lease:
         await trio.sleep(2.5)
         await lease.extend(9)  # a beat falls due meanwhile
-        assert len(calls.of("Extend")) == 1
+        assert len(bench.calls.of("Extend")) == 1
         await trio.sleep(20)
         assert lease.lost is None
-    assert len(calls.of("Extend")) >= 6
+    assert len(bench.calls.of("Extend")) >= 6

@@ -16,13 +16,13 @@ from sepp_trio import (
     SeppClient,
     open_client,
 )
-from sepp_trio.testing import CallLog, Fail, FaultProxy, RecordingBroker
-from tests.worker.helpers import Put
+from sepp_trio.testing import Fail
+from tests.worker.bench import Bench
 
 
-async def reserve_one(put: Put, client: SeppClient, lease: float = 30) -> Any:
-    await put("t")
-    [job] = await client.reserve(ReserveOptions(["emails"], lease))
+async def reserve_one(bench: Bench, lease: float = 30, client: SeppClient | None = None) -> Any:
+    await bench.put("t")
+    [job] = await (client or bench.client).reserve(ReserveOptions(["emails"], lease))
     return job
 
 
@@ -37,16 +37,14 @@ class Odd:
     worker_id: Any = None
 
 
-async def test_the_loss_cancels_every_task_that_holds_the_job(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client)
-    await broker.lose_lease(job)
+async def test_the_loss_cancels_every_task_that_holds_the_job(bench: Bench) -> None:
+    job = await reserve_one(bench)
+    await bench.lose_lease(job)
     ended = []
 
     async def work() -> None:
         with pytest.raises(LeaseLostError, match="job not found"):
-            async with client.hold(job):
+            async with bench.client.hold(job):
                 await trio.sleep_forever()
         ended.append(trio.current_time())
 
@@ -56,14 +54,12 @@ async def test_the_loss_cancels_every_task_that_holds_the_job(
     assert ended == [pytest.approx(10, abs=0.1)] * 3
 
 
-async def test_the_end_of_the_lease_cancels_every_task_that_holds_the_job(
-    client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client, 3)
+async def test_the_end_of_the_lease_cancels_every_task_that_holds_the_job(bench: Bench) -> None:
+    job = await reserve_one(bench, 3)
 
     async def work() -> None:
         with pytest.raises(LeaseLostError, match="its time is up"):  # noqa: PT012
-            async with client.hold(job, auto_extend=False) as lease:
+            async with bench.client.hold(job, auto_extend=False) as lease:
                 if trio.current_time() < 1:
                     await lease.extend(6)
                 await trio.sleep_forever()
@@ -74,37 +70,35 @@ async def test_the_end_of_the_lease_cancels_every_task_that_holds_the_job(
     assert 5.5 < trio.current_time() < 6
 
 
-async def test_who_lets_go_of_an_unsettled_job_cancels_the_others(
-    client: SeppClient, put: Put
-) -> None:
-    job = await reserve_one(put, client)
+async def test_who_lets_go_of_an_unsettled_job_cancels_the_others(bench: Bench) -> None:
+    job = await reserve_one(bench)
 
     async def work() -> None:
         with pytest.raises(LeaseLostError, match="let go"):
-            async with client.hold(job):
+            async with bench.client.hold(job):
                 await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        async with client.hold(job):
+        async with bench.client.hold(job):
             nursery.start_soon(work)
             await trio.sleep(5)
         await trio.sleep(1)
         assert not nursery.child_tasks
 
 
-async def test_an_ack_by_one_leaves_the_others_alone(client: SeppClient, put: Put) -> None:
-    job = await reserve_one(put, client)
+async def test_an_ack_by_one_leaves_the_others_alone(bench: Bench) -> None:
+    job = await reserve_one(bench)
     done = []
 
     async def work() -> None:
-        async with client.hold(job) as lease:
+        async with bench.client.hold(job) as lease:
             await trio.sleep(100)
             with pytest.raises(JobNotFoundError):
                 await lease.ack()
             done.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:
-        async with client.hold(job) as lease:
+        async with bench.client.hold(job) as lease:
             nursery.start_soon(work)
             await trio.sleep(1)
             await lease.ack()
@@ -113,18 +107,16 @@ async def test_an_ack_by_one_leaves_the_others_alone(client: SeppClient, put: Pu
     assert len(done) == 1
 
 
-async def test_an_ack_fails_when_its_client_ends_before_the_repeat(
-    proxy: FaultProxy, put: Put
-) -> None:
+async def test_an_ack_fails_when_its_client_ends_before_the_repeat(bench: Bench) -> None:
     async def work(client: SeppClient, job: Any) -> None:
-        proxy.inject(Fail("Ack", times=None))
+        bench.inject(Fail("Ack", times=None))
         with pytest.raises(ClientClosedError):
             async with client.hold(job) as lease:
                 await lease.ack()
 
     async with trio.open_nursery() as nursery:
-        async with open_client(proxy.connect) as client:
-            job = await reserve_one(put, client)
+        async with open_client(bench.proxy.connect) as client:
+            job = await reserve_one(bench, client=client)
             nursery.start_soon(work, client, job)
             await trio.sleep(5)
         await trio.sleep(0.1)
@@ -132,9 +124,7 @@ async def test_an_ack_fails_when_its_client_ends_before_the_repeat(
 
 
 @pytest.mark.parametrize("way", ["ack", "nack", "extend"])
-async def test_a_lease_outlives_its_client_without_use(
-    proxy: FaultProxy, calls: CallLog, put: Put, way: str
-) -> None:
+async def test_a_lease_outlives_its_client_without_use(bench: Bench, way: str) -> None:
     async def work(client: SeppClient, job: Any) -> None:
         async with client.hold(job) as lease:
             calls: dict[str, Any] = {"nack": lease.nack, "extend": lambda: lease.extend(3)}
@@ -143,8 +133,8 @@ async def test_a_lease_outlives_its_client_without_use(
                 await calls.get(way, lease.ack)()
 
     async with trio.open_nursery() as nursery:
-        async with open_client(proxy.connect) as client:
-            nursery.start_soon(work, client, await reserve_one(put, client))
+        async with open_client(bench.proxy.connect) as client:
+            nursery.start_soon(work, client, await reserve_one(bench, client=client))
             await trio.sleep(1)
         assert nursery.child_tasks
 
@@ -163,20 +153,16 @@ async def test_a_lease_outlives_its_client_without_use(
     ],
 )
 async def test_a_job_that_says_nonsense_is_refused_and_not_kept(
-    broker: RecordingBroker,
-    client: SeppClient,
-    put: Put,
-    members: dict[str, Any],
-    error: type[Exception],
+    bench: Bench, members: dict[str, Any], error: type[Exception]
 ) -> None:
-    job = await reserve_one(put, client)
+    job = await reserve_one(bench)
     [field] = members
     with pytest.raises(error, match=f"job.{field} must"):
-        async with client.hold(Odd(job.id, 1, **members)):
+        async with bench.client.hold(Odd(job.id, 1, **members)):
             raise AssertionError("entered")
-    async with client.hold(job) as lease:
+    async with bench.client.hold(job) as lease:
         await lease.ack()
-    assert broker.jobs().acked
+    assert bench.jobs().acked
 
 
 @pytest.mark.parametrize(
@@ -187,20 +173,20 @@ async def test_a_job_that_says_nonsense_is_refused_and_not_kept(
     ],
 )
 async def test_options_that_make_no_sense_are_refused(
-    client: SeppClient, put: Put, options: Any, error: type[Exception], text: str
+    bench: Bench, options: Any, error: type[Exception], text: str
 ) -> None:
-    job = await reserve_one(put, client)
+    job = await reserve_one(bench)
     with pytest.raises(error, match=text):
-        async with client.hold(job, **options):
+        async with bench.client.hold(job, **options):
             raise AssertionError("entered")
 
 
-async def test_a_nack_takes_directives_only(calls: CallLog, client: SeppClient, put: Put) -> None:
-    job = await reserve_one(put, client)
+async def test_a_nack_takes_directives_only(bench: Bench) -> None:
+    job = await reserve_one(bench)
     wrong: Any = "after"
-    async with client.hold(job) as lease:
-        for nack in (lease.nack(wrong), client.nack(job, wrong)):
+    async with bench.client.hold(job) as lease:
+        for nack in (lease.nack(wrong), bench.client.nack(job, wrong)):
             with pytest.raises(TypeError, match="directive must be a RetryDirective, not str"):
                 await nack
         await lease.ack()
-    assert calls.of("Nack") == ()
+    assert bench.calls.of("Nack") == ()

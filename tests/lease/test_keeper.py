@@ -27,12 +27,11 @@ from sepp_trio.testing import (
     FaultProxy,
     FragileServer,
     Recorder,
-    RecordingBroker,
     open_fault_proxy,
     open_fragile_server,
     open_recording_broker,
 )
-from tests.worker.helpers import Put
+from tests.worker.bench import Bench
 
 
 async def reserve(client: SeppClient, count: int) -> list[Job]:
@@ -43,33 +42,29 @@ async def reserve(client: SeppClient, count: int) -> list[Job]:
     return jobs
 
 
-async def test_first_beats_of_leases_granted_together_are_spread(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    keeper = client._keeper
-    await put(*["t"] * 1000)
-    for job in await reserve(client, 1000):
+async def test_first_beats_of_leases_granted_together_are_spread(bench: Bench) -> None:
+    keeper = bench.client._keeper
+    await bench.put(*["t"] * 1000)
+    for job in await reserve(bench.client, 1000):
         lease = keeper.open(job.id, job.attempt, asked=30)
         lease.end_at(30, 30, own=True)
         keeper.start_beats(lease, 0)
     await trio.sleep(10.1)
-    assert len(calls.of("Extend")) >= 1000
-    per_half_second = Counter(int(at * 2) for at in calls.times("Extend"))
+    assert len(bench.calls.of("Extend")) >= 1000
+    per_half_second = Counter(int(at * 2) for at in bench.calls.times("Extend"))
     assert max(per_half_second.values()) < 2 * 1000 / 20
     assert len(keeper) == 1000
-    assert keeper.beats.sent == len(calls.of("Extend"))
-    assert all(job.extends for job in broker.jobs().leased)
+    assert keeper.beats.sent == len(bench.calls.of("Extend"))
+    assert all(job.extends for job in bench.jobs().leased)
 
 
-async def test_the_servers_time_is_asked_for_again_while_leases_are_held(
-    calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    await put("t")
-    [job] = await reserve(client, 1)
-    asked = len(calls.of("GetServerInfo"))
-    async with client.hold(job):
+async def test_the_servers_time_is_asked_for_again_while_leases_are_held(bench: Bench) -> None:
+    await bench.put("t")
+    [job] = await reserve(bench.client, 1)
+    asked = len(bench.calls.of("GetServerInfo"))
+    async with bench.client.hold(job):
         await trio.sleep(300)
-    assert 4 <= len(calls.of("GetServerInfo")) - asked <= 6
+    assert 4 <= len(bench.calls.of("GetServerInfo")) - asked <= 6
 
 
 @asynccontextmanager
@@ -137,19 +132,19 @@ async def test_a_queue_that_grants_less_is_no_reason_to_ask_again_and_again() ->
 
 
 async def test_failed_beats_are_logged_once_a_second_at_most(
-    proxy: FaultProxy, client: SeppClient, put: Put, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await put(*["t"] * 50)
-    proxy.inject(Fail("Extend", status=Status.UNAVAILABLE, times=500))
+    await bench.put(*["t"] * 50)
+    bench.inject(Fail("Extend", status=Status.UNAVAILABLE, times=500))
 
     async def hold(job: Job) -> None:
-        async with client.hold(job):
+        async with bench.client.hold(job):
             await trio.sleep(12)
 
     async with trio.open_nursery() as nursery:
-        for job in await reserve(client, 50):
+        for job in await reserve(bench.client, 50):
             nursery.start_soon(hold, job)
     lines = [r.getMessage() for r in caplog.records if r.name == "sepp_trio.lease"]
     assert 5 <= len(lines) <= 13
     assert "its lease could not be extended" in lines[0]
-    assert len(client._keeper) == 0
+    assert len(bench.client._keeper) == 0

@@ -1,4 +1,4 @@
-"""A real server in memory, a fault proxy before it, and who uses them, as fixtures."""
+"""The bench as a fixture, for the rooms that work on it."""
 
 from __future__ import annotations
 
@@ -6,46 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sepp_trio import SeppClient, open_client
-from sepp_trio.testing import (
-    CallLog,
-    FaultProxy,
-    RecordingBroker,
-    open_fault_proxy,
-    open_recording_broker,
-)
-from tests.worker.helpers import CONFIG, Put
+from tests.worker.bench import Bench, open_bench
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[RecordingBroker]:
-    """The server."""
-    async with open_recording_broker(config=CONFIG) as broker:
-        yield broker
-
-
-@pytest.fixture
-def calls() -> CallLog:
-    """What ``client`` has asked the server."""
-    return CallLog()
-
-
-@pytest.fixture
-async def proxy(broker: RecordingBroker, calls: CallLog) -> AsyncIterator[FaultProxy]:
-    """The way from ``client`` to the server: where tests inject faults."""
-    async with open_fault_proxy(broker, observer=calls) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-async def client(proxy: FaultProxy) -> AsyncIterator[SeppClient]:
-    """The workers' client."""
-    async with open_client(proxy.connect) as client:
-        yield client
-
-
-@pytest.fixture
-async def put(broker: RecordingBroker) -> AsyncIterator[Put]:
-    """Enqueues jobs, past all faults."""
-    async with broker.open_client() as producer:
-        yield Put(producer)
+async def bench() -> AsyncIterator[Bench]:
+    """A server, a fault proxy, and a client for workers."""
+    async with open_bench() as bench:
+        yield bench

@@ -10,16 +10,13 @@ import pytest
 import trio
 
 from sepp_trio import (
-    BrokerConfig,
     EnqueueRequest,
     JobCtx,
-    LimitsConfig,
     Payload,
     SeppClient,
     Worker,
 )
-from sepp_trio.testing import CallLog, JobHistory, Jobs
-from sepp_trio.wire import decoder_of, records
+from sepp_trio.testing import JobHistory, Jobs
 
 
 @asynccontextmanager
@@ -66,25 +63,17 @@ RETRY_DELAY: Any = pytest.approx(6.1, abs=0.9)
 """Seconds, by the queue's policy (the server takes off up to a quarter): so a plain retry can be
 told from one that was asked for."""
 
-CONFIG = BrokerConfig(limits=LimitsConfig(retry_delay_ms=7000))
 
-
-class Put:
-    """Enqueues jobs into ``emails``."""
-
-    def __init__(self, producer: SeppClient) -> None:
-        self._producer = producer
-
-    async def __call__(self, *job_types: str, **fields: Any) -> list[str]:
-        """A job of each type, with these fields; their ids."""
-        ids: list[str] = []
-        for start in range(0, len(job_types), 256):
-            requests = [
-                EnqueueRequest("emails", job_type, **fields)
-                for job_type in job_types[start : start + 256]
-            ]
-            ids += [ack.job_id for ack in await self._producer.enqueue_atomic(requests)]
-        return ids
+async def enqueue(producer: SeppClient, *job_types: str, **fields: Any) -> list[str]:
+    """Enqueue a job of each type into ``emails``, with these fields; their ids."""
+    ids: list[str] = []
+    for start in range(0, len(job_types), 256):
+        requests = [
+            EnqueueRequest("emails", job_type, **fields)
+            for job_type in job_types[start : start + 256]
+        ]
+        ids += [ack.job_id for ack in await producer.enqueue_atomic(requests)]
+    return ids
 
 
 class Watched:
@@ -104,12 +93,6 @@ class Watched:
             self.cancelled.append(trio.current_time())
             self.reasons.append(ctx.cancel_reason)
             raise
-
-
-def asked(calls: CallLog, rpc: str) -> list[Any]:
-    """The requests of all calls of a kind."""
-    decode = decoder_of(getattr(records, f"{rpc}Request"))
-    return [decode(call.request) for call in calls.of(rpc)]
 
 
 def ids(jobs: Jobs) -> set[str]:

@@ -10,6 +10,7 @@ import trio
 
 from sepp_trio import EnqueueRequest, HandlerError, JobCtx, Payload, SeppClient, Worker
 from sepp_trio.testing import RecordingBroker, SweepRun, cancellation_sweep
+from tests.worker.bench import Bench
 from tests.worker.helpers import worker_on
 
 
@@ -77,10 +78,8 @@ class Program:
 
 
 @pytest.mark.parametrize("by_force", [False, True])
-async def test_nothing_is_stranded_at_any_checkpoint(
-    broker: RecordingBroker, by_force: bool
-) -> None:
-    program = Program(broker, by_force=by_force)
+async def test_nothing_is_stranded_at_any_checkpoint(bench: Bench, by_force: bool) -> None:
+    program = Program(bench.broker, by_force=by_force)
     report = await cancellation_sweep(
         program, setup=program.new_jobs, invariant=program.check, by="shutdown"
     )

@@ -15,20 +15,19 @@ from sepp_trio import (
     HandlerError,
     JobCtx,
     Payload,
-    SeppClient,
     TraceContext,
     open_client,
 )
 from sepp_trio.testing import (
     Acked,
     Recorder,
-    RecordingBroker,
     Retried,
     open_fragile_server,
     run_handler,
 )
 from sepp_trio.wire import records
-from tests.worker.helpers import Put, running, worker_on
+from tests.worker.bench import Bench
+from tests.worker.helpers import running, worker_on
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -104,9 +103,7 @@ async def test_what_a_job_does_not_have_is_none() -> None:
     await see(look)
 
 
-async def test_what_cannot_be_read_of_trace_and_schedule_is_none(
-    broker: RecordingBroker, client: SeppClient
-) -> None:
+async def test_what_cannot_be_read_of_trace_and_schedule_is_none(bench: Bench) -> None:
     """The server hands out what it was given, by a producer that is not as careful as ours."""
     seen: list[object] = []
 
@@ -119,15 +116,13 @@ async def test_what_cannot_be_read_of_trace_and_schedule_is_none(
         scheduled_at=(-(2**62), 0),
         trace_context=records.TraceContext("no trace"),
     )
-    await client._channel.unary(
-        client._methods.enqueue_atomic, records.EnqueueBatchRequest([job]), timeout=1
+    await bench.client._channel.unary(
+        bench.client._methods.enqueue_atomic, records.EnqueueBatchRequest([job]), timeout=1
     )
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        await broker.settled()
+    async with bench.running(handler):
+        await bench.settled()
     assert seen == [None, None]
-    assert broker.jobs().acked
+    assert bench.jobs().acked
 
 
 async def test_a_handler_sees_its_lease_in_the_effective_deadline() -> None:
@@ -140,9 +135,7 @@ async def test_a_handler_sees_its_lease_in_the_effective_deadline() -> None:
 colour = ContextVar("colour", default="none")
 
 
-async def test_a_handler_sees_the_context_variables_of_run_and_keeps_its_own(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_a_handler_sees_the_context_variables_of_run_and_keeps_its_own(bench: Bench) -> None:
     seen: list[str] = []
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
@@ -150,7 +143,7 @@ async def test_a_handler_sees_the_context_variables_of_run_and_keeps_its_own(
         colour.set("green")
         await trio.lowlevel.checkpoint()
 
-    worker = worker_on(client, max_in_flight=1)
+    worker = bench.worker(max_in_flight=1)
     worker.handle("t", handler)
 
     async def run(*, task_status: trio.TaskStatus[None]) -> None:
@@ -159,8 +152,8 @@ async def test_a_handler_sees_the_context_variables_of_run_and_keeps_its_own(
 
     async with trio.open_nursery() as nursery:
         await nursery.start(run)
-        await put("t", "t", "t")
-        await broker.settled()
+        await bench.put("t", "t", "t")
+        await bench.settled()
         worker.shutdown()
     assert seen == ["red"] * 3
 

@@ -11,9 +11,10 @@ import pytest
 import trio
 
 from sepp_trio import JobCtx, Payload, SeppClient, wire
-from sepp_trio.testing import Answer, CallLog, FaultProxy, RecordingBroker
+from sepp_trio.testing import Answer
 from sepp_trio.wire import decoder_of, records
-from tests.worker.helpers import Put, Watched, at_once, ids, running, until, worker_on
+from tests.worker.bench import Bench
+from tests.worker.helpers import Watched, at_once, ids, running, until
 
 
 async def take(client: SeppClient, count: int, lease: int = 30) -> list[records.Job]:
@@ -58,26 +59,20 @@ SPOILT = [with_priority_12, without_type, without_time, with_empty_value, with_e
 
 
 async def test_23_a_bad_job_is_dead_lettered_and_does_not_take_the_others_along(
-    broker: RecordingBroker,
-    proxy: FaultProxy,
-    client: SeppClient,
-    put: Put,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await put(*["t"] * 8)
-    first, *bad, nameless, last = await take(client, 8)
+    await bench.put(*["t"] * 8)
+    first, *bad, nameless, last = await take(bench.client, 8)
     spoilt: list[Callable[[records.Job], None]] = SPOILT
     for job, spoil in zip(bad, spoilt, strict=True):
         spoil(job)
     dead = {job.id for job in bad}
     lost, nameless.id = nameless.id, ""
-    proxy.inject(answer(first, *bad, nameless, b"\xff\xff\xff", last))
-    worker = worker_on(client)
-    worker.handle("t", at_once)
-    async with running(worker):
-        await broker.until(lambda jobs: ids(jobs.leased) == {lost})
-    assert ids(broker.jobs().acked) == {first.id, last.id}
-    letters = broker.jobs().dead_letters
+    bench.inject(answer(first, *bad, nameless, b"\xff\xff\xff", last))
+    async with bench.running(at_once) as worker:
+        await bench.until(lambda jobs: ids(jobs.leased) == {lost})
+    assert ids(bench.jobs().acked) == {first.id, last.id}
+    letters = bench.jobs().dead_letters
     assert ids(letters) == dead
     assert all("cannot read the job" in reason for job in letters for reason in job.nack_reasons)
     assert worker.statistics().malformed == 7
@@ -85,64 +80,52 @@ async def test_23_a_bad_job_is_dead_lettered_and_does_not_take_the_others_along(
 
 
 async def test_23_only_bad_jobs_are_no_hot_loop(
-    proxy: FaultProxy, calls: CallLog, client: SeppClient, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy.inject(answer(b"\xff\xff\xff", times=None))
-    worker = worker_on(client)
-    worker.handle("t", at_once)
-    async with running(worker):
+    bench.inject(answer(b"\xff\xff\xff", times=None))
+    async with bench.running(at_once):
         await trio.sleep(10)
-    assert 30 < len(calls.of("Reserve")) < 90
+    assert 30 < len(bench.calls.of("Reserve")) < 90
     assert len(caplog.records) < 90
 
 
-async def test_22_jobs_beyond_the_free_slots_are_kept_under_heartbeat(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client, 3, auto_extend=True, max_in_flight=2)
+async def test_22_jobs_beyond_the_free_slots_are_kept_under_heartbeat(bench: Bench) -> None:
+    worker = bench.worker(3, auto_extend=True, max_in_flight=2)
     handler = Watched(4)
     worker.handle("t", handler)
-    await put(*["t"] * 8)
-    proxy.inject(answer(*await take(client, 8, lease=3)))
+    await bench.put(*["t"] * 8)
+    bench.inject(answer(*await take(bench.client, 8, lease=3)))
     async with running(worker):
-        await broker.settled()
-    assert len(broker.jobs().acked) == 8
-    assert {job.attempt for job in broker.jobs()} == {1}
+        await bench.settled()
+    assert len(bench.jobs().acked) == 8
+    assert {job.attempt for job in bench.jobs()} == {1}
     assert handler.cancelled == []
 
 
-async def test_an_empty_answer_that_comes_too_early_is_backed_off(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client)
-    worker.handle("t", at_once)
-    proxy.inject(answer(times=None))
-    async with running(worker):
+async def test_an_empty_answer_that_comes_too_early_is_backed_off(bench: Bench) -> None:
+    bench.inject(answer(times=None))
+    async with bench.running(at_once):
         await trio.sleep(2)
-        assert 8 <= len(calls.of("Reserve")) < 20
-        proxy.relent()
-        await put("t")
+        assert 8 <= len(bench.calls.of("Reserve")) < 20
+        bench.relent()
+        await bench.put("t")
         with trio.fail_after(0.3):
-            await broker.settled()
-        await put("t")
+            await bench.settled()
+        await bench.put("t")
         with trio.fail_after(0.01):
-            await broker.settled()
+            await bench.settled()
 
 
-async def test_a_trace_that_cannot_be_read_is_none(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
+async def test_a_trace_that_cannot_be_read_is_none(bench: Bench) -> None:
     seen: list[object] = []
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         seen.append(ctx.trace_context)
 
-    await put("t")
-    [job] = await take(client, 1)
+    await bench.put("t")
+    [job] = await take(bench.client, 1)
     job.trace_context = b"\xff\xff"
-    proxy.inject(answer(job))
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        await until(lambda: broker.jobs().acked)
+    bench.inject(answer(job))
+    async with bench.running(handler):
+        await until(lambda: bench.jobs().acked)
     assert seen == [None]

@@ -18,10 +18,10 @@ from sepp_trio import (
     LimitsConfig,
     Payload,
     ReserveOptions,
-    SeppClient,
 )
-from sepp_trio.testing import RecordingBroker, open_recording_broker, run_handler
-from tests.worker.helpers import Put, given_back, running, sleeper, worker_on
+from sepp_trio.testing import open_recording_broker, run_handler
+from tests.worker.bench import Bench
+from tests.worker.helpers import given_back, running, sleeper, worker_on
 
 
 class Log:
@@ -43,34 +43,28 @@ class Log:
             self.now[ctx.id] -= 1
 
 
-async def test_04_stopping_at_any_moment_strands_nothing(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_04_stopping_at_any_moment_strands_nothing(bench: Bench) -> None:
     """Trial 4 (a)."""
     rng = random.Random(4)
-    await put(*["t"] * 100, max_attempts=9)
+    await bench.put(*["t"] * 100, max_attempts=9)
     for _ in range(21):
-        worker = worker_on(client, 60, max_in_flight=4, auto_extend=True, wait_timeout=0.1)
+        worker = bench.worker(60, max_in_flight=4, auto_extend=True, wait_timeout=0.1)
         worker.handle("t", sleeper(0.02))
         async with running(worker):
             await trio.sleep(rng.random() * 0.06)
             worker.shutdown(rng.choice([None, None, 0.01]))
-        assert broker.jobs().leased == broker.jobs()[:0]
-    worker = worker_on(client, 60, max_in_flight=4, wait_timeout=0.1)
-    worker.handle("t", sleeper(0.02))
-    async with running(worker):
+        assert bench.jobs().leased == bench.jobs()[:0]
+    async with bench.running(sleeper(0.02), 60, max_in_flight=4, wait_timeout=0.1):
         with trio.fail_after(5):
-            await broker.settled()
-    assert len(broker.jobs().acked) == 100
-    assert not broker.jobs().expired
+            await bench.settled()
+    assert len(bench.jobs().acked) == 100
+    assert not bench.jobs().expired
 
 
-async def test_05_a_draining_worker_keeps_its_leases(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_05_a_draining_worker_keeps_its_leases(bench: Bench) -> None:
     log = Log(1.5)
-    await put(*["t"] * 4)
-    workers = [worker_on(client, 0.3, auto_extend=True, wait_timeout=0.2) for _ in range(2)]
+    await bench.put(*["t"] * 4)
+    workers = [bench.worker(0.3, auto_extend=True, wait_timeout=0.2) for _ in range(2)]
     for worker in workers:
         worker.handle("t", log)
     async with running(workers[1]):
@@ -78,39 +72,36 @@ async def test_05_a_draining_worker_keeps_its_leases(
             await trio.sleep(0.1)
         await trio.sleep(1)
     assert log.runs == 4
-    assert {job.attempt for job in broker.jobs().acked} == {1}
-    assert len(broker.jobs().acked) == 4
+    assert {job.attempt for job in bench.jobs().acked} == {1}
+    assert len(bench.jobs().acked) == 4
 
 
-async def test_15_72_long_jobs_run_once_on_short_leases(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_15_72_long_jobs_run_once_on_short_leases(bench: Bench) -> None:
     log = Log(2)
-    await put(*["t"] * 10)
+    await bench.put(*["t"] * 10)
     workers = [
-        worker_on(client, 0.2, max_in_flight=4, auto_extend=True, wait_timeout=0.2)
-        for _ in range(3)
+        bench.worker(0.2, max_in_flight=4, auto_extend=True, wait_timeout=0.2) for _ in range(3)
     ]
     for worker in workers:
         worker.handle("t", log)
     async with running(workers[0]), running(workers[1]), running(workers[2]):
-        await broker.settled()
+        await bench.settled()
     assert trio.current_time() < 20
-    assert len(broker.jobs().acked) == log.runs == 10
+    assert len(bench.jobs().acked) == log.runs == 10
     assert set(log.most.values()) == {1}
 
 
 async def test_72_without_auto_extend_the_handler_is_cancelled_before_the_next_run(
-    broker: RecordingBroker, client: SeppClient, put: Put
+    bench: Bench,
 ) -> None:
     log = Log(2)
-    await put("t", max_attempts=3)
-    workers = [worker_on(client, 0.3, wait_timeout=0.2) for _ in range(2)]
+    await bench.put("t", max_attempts=3)
+    workers = [bench.worker(0.3, wait_timeout=0.2) for _ in range(2)]
     for worker in workers:
         worker.handle("t", log)
     async with running(workers[0]), running(workers[1]):
-        await broker.settled()
-    [job] = broker.jobs().dead_letters
+        await bench.settled()
+    [job] = bench.jobs().dead_letters
     assert (job.attempt, job.expiries) == (3, 3)
     assert job.cause is DeadLetterCause.LEASE_EXPIRED
     assert log.runs == 3
@@ -118,16 +109,12 @@ async def test_72_without_auto_extend_the_handler_is_cancelled_before_the_next_r
 
 
 @pytest.mark.parametrize("max_attempts", [1, 3])
-async def test_52_an_interruption_says_so(
-    broker: RecordingBroker, client: SeppClient, put: Put, max_attempts: int
-) -> None:
-    worker = worker_on(client, 60, wait_timeout=0.1)
-    worker.handle("t", sleeper(1000))
-    async with running(worker):
-        await put("t", max_attempts=max_attempts)
+async def test_52_an_interruption_says_so(bench: Bench, max_attempts: int) -> None:
+    async with bench.running(sleeper(1000), 60, wait_timeout=0.1) as worker:
+        await bench.put("t", max_attempts=max_attempts)
         await trio.sleep(1)
         worker.shutdown(0.3)
-    [job] = broker.jobs()
+    [job] = bench.jobs()
     if max_attempts == 1:
         assert job.cause is DeadLetterCause.ATTEMPTS_EXHAUSTED
         assert job.nack_reasons == ("interrupted: shutdown grace over",)
@@ -159,31 +146,29 @@ async def test_a_failed_job_comes_back_at_once() -> None:
     assert broker.jobs().acked
 
 
-async def test_workers_and_a_users_own_tasks_share_a_client_and_a_nursery(
-    broker: RecordingBroker, client: SeppClient
-) -> None:
+async def test_workers_and_a_users_own_tasks_share_a_client_and_a_nursery(bench: Bench) -> None:
     async def by_hand() -> None:
         while True:
-            for job in await client.reserve(ReserveOptions(["hand"], 5, wait_timeout=1)):
-                async with client.hold(job) as lease:
+            for job in await bench.client.reserve(ReserveOptions(["hand"], 5, wait_timeout=1)):
+                async with bench.client.hold(job) as lease:
                     await trio.sleep(0.1)
                     await lease.ack()
 
     async with trio.open_nursery() as nursery:
         for queue in ("emails", "letters"):
-            worker = worker_on(client, 5, queues=[queue], auto_extend=True, max_in_flight=8)
+            worker = bench.worker(5, queues=[queue], auto_extend=True, max_in_flight=8)
             worker.handle("t", sleeper(0.05))
             await nursery.start(worker.run)
         nursery.start_soon(by_hand)
         for queue in ["emails", "letters", "hand"] * 50:
-            await client.enqueue(EnqueueRequest(queue, "t"))
-        await broker.settled()
+            await bench.client.enqueue(EnqueueRequest(queue, "t"))
+        await bench.settled()
         nursery.cancel_scope.cancel()
-    assert [job.deliveries for job in broker.jobs().acked] == [1] * 150
-    assert len(client._keeper) == 0
+    assert [job.deliveries for job in bench.jobs().acked] == [1] * 150
+    assert len(bench.client._keeper) == 0
 
 
-async def test_many_more_jobs_than_slots_all_end(broker: RecordingBroker, put: Put) -> None:
+async def test_many_more_jobs_than_slots_all_end(bench: Bench) -> None:
     rng = random.Random(1)
     done: Counter[str] = Counter()
 
@@ -193,12 +178,12 @@ async def test_many_more_jobs_than_slots_all_end(broker: RecordingBroker, put: P
             raise HandlerError.retry_after("bad luck", 0)
         done[ctx.id] += 1
 
-    async with broker.open_client() as client:
-        ids = await put(*["t"] * 1000, max_attempts=50)
+    async with bench.broker.open_client() as client:
+        ids = await bench.put(*["t"] * 1000, max_attempts=50)
         worker = worker_on(client, 2, max_in_flight=32, auto_extend=True)
         worker.handle("t", handler)
         async with running(worker):
-            await broker.settled()
+            await bench.settled()
         assert sorted(done) == sorted(ids)
         assert set(done.values()) == {1}
         final = worker.statistics()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from sepp_trio import SeppClient, Worker
-from sepp_trio.testing import CallLog, RecordingBroker
-from tests.worker.helpers import Put, asked, at_once, running, sleeper, worker_on
+from sepp_trio import Worker
+from tests.worker.bench import Bench
+from tests.worker.helpers import at_once, running, sleeper
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ from tests.worker.helpers import Put, asked, at_once, running, sleeper, worker_o
     ],
 )
 async def test_a_value_out_of_range_is_refused(
-    client: SeppClient, options: dict[str, Any], message: str
+    bench: Bench, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        worker_on(client, **options)
+        bench.worker(**options)
 
 
 @pytest.mark.parametrize(
@@ -49,30 +49,28 @@ async def test_a_value_out_of_range_is_refused(
     ],
 )
 async def test_a_value_of_another_type_is_refused(
-    client: SeppClient, options: dict[str, Any], message: str
+    bench: Bench, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
-        worker_on(client, **options)
+        bench.worker(**options)
 
 
-async def test_queues_and_lease_are_checked(client: SeppClient) -> None:
+async def test_queues_and_lease_are_checked(bench: Bench) -> None:
     with pytest.raises(ValueError, match="at least one queue"):
-        Worker(client, [], 30)
+        Worker(bench.client, [], 30)
     with pytest.raises(ValueError, match="queues at index 1"):
-        Worker(client, ["a", ""], 30)
+        Worker(bench.client, ["a", ""], 30)
     with pytest.raises(TypeError, match="queues must be a sequence of names"):
-        Worker(client, "emails", 30)
+        Worker(bench.client, "emails", 30)
     with pytest.raises(ValueError, match="lease_duration must be more than 0 s"):
-        Worker(client, ["a"], 0)
+        Worker(bench.client, ["a"], 0)
     with pytest.raises(TypeError, match="client must be a SeppClient, not str"):
         Worker("localhost:50051", ["a"], 30)  # type: ignore[arg-type]
 
 
-async def test_timedeltas_do_as_well(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
+async def test_timedeltas_do_as_well(bench: Bench) -> None:
     worker = Worker(
-        client,
+        bench.client,
         ["emails"],
         timedelta(minutes=1),
         wait_timeout=timedelta(seconds=2),
@@ -81,15 +79,15 @@ async def test_timedeltas_do_as_well(
     )
     worker.handle("t", sleeper(1000), timeout=timedelta(seconds=7))
     async with running(worker):
-        await put("t", max_attempts=1)
-        await broker.settled()
-    [request, *_] = asked(calls, "Reserve")
+        await bench.put("t", max_attempts=1)
+        await bench.settled()
+    [request, *_] = bench.asked("Reserve")
     assert (request.lease_duration, request.wait_timeout) == ((60, 0), (2, 0))
-    assert broker.jobs()[0].nack_reasons == ("handler timed out after 7 s",)
+    assert bench.jobs()[0].nack_reasons == ("handler timed out after 7 s",)
 
 
-async def test_the_default_worker_id_tells_workers_apart(client: SeppClient) -> None:
-    names = {Worker(client, ["q"], 30).worker_id for _ in range(5)}
+async def test_the_default_worker_id_tells_workers_apart(bench: Bench) -> None:
+    names = {Worker(bench.client, ["q"], 30).worker_id for _ in range(5)}
     assert len(names) == 5
     host, pid, unique = names.pop().rsplit("-", 2)
     assert host
@@ -97,16 +95,13 @@ async def test_the_default_worker_id_tells_workers_apart(client: SeppClient) -> 
     assert len(unique) == 8
 
 
-async def test_a_worker_without_a_handler_does_not_run(client: SeppClient) -> None:
+async def test_a_worker_without_a_handler_does_not_run(bench: Bench) -> None:
     with pytest.raises(RuntimeError, match="no handler"):
-        await worker_on(client).run()
+        await bench.worker().run()
 
 
-async def test_a_worker_runs_once(client: SeppClient) -> None:
-    worker = worker_on(client)
-    worker.handle("t", at_once)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(worker.run)
+async def test_a_worker_runs_once(bench: Bench) -> None:
+    async with bench.running(at_once) as worker:
         with pytest.raises(RuntimeError, match="runs once"):
             await worker.run()
         worker.shutdown()
@@ -115,27 +110,25 @@ async def test_a_worker_runs_once(client: SeppClient) -> None:
 
 
 @pytest.mark.parametrize(("grace", "error"), [(-1, ValueError), ("1", TypeError)])
-async def test_a_grace_is_checked(client: SeppClient, grace: Any, error: type[Exception]) -> None:
+async def test_a_grace_is_checked(bench: Bench, grace: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="grace must be"):
-        worker_on(client).shutdown(grace)
+        bench.worker().shutdown(grace)
 
 
 async def test_a_lease_longer_than_the_servers_limit_is_warned_of(
-    client: SeppClient, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = worker_on(client, 900)
-    worker.handle("t", at_once)
-    async with running(worker):
+    async with bench.running(at_once, 900):
         pass
     assert "the server grants leases of 300 s, not the 900 s asked" in caplog.text
 
 
-async def test_statistics_show_where_the_worker_stands(client: SeppClient, put: Put) -> None:
-    worker = worker_on(client, 9, max_in_flight=4, auto_extend=True)
+async def test_statistics_show_where_the_worker_stands(bench: Bench) -> None:
+    worker = bench.worker(9, max_in_flight=4, auto_extend=True)
     worker.handle("t", sleeper(10))
     assert worker.statistics().state == "new"
     async with running(worker):
-        await put(*["t"] * 3)
+        await bench.put(*["t"] * 3)
         await trio.sleep(5)
         statistics = worker.statistics()
         assert (statistics.state, statistics.in_flight, statistics.received) == ("running", 3, 3)

@@ -7,17 +7,16 @@ import logging
 import pytest
 import trio
 
-from sepp_trio import HandlerError, JobCtx, Payload, SeppClient
+from sepp_trio import HandlerError, JobCtx, Payload
 from sepp_trio.testing import (
     Acked,
-    CallLog,
     DeadLettered,
     Outcome,
-    RecordingBroker,
     Retried,
     run_handler,
 )
-from tests.worker.helpers import CONFIG, RETRY_DELAY, Put, asked, at_once, running, worker_on
+from tests.worker.bench import CONFIG, Bench
+from tests.worker.helpers import RETRY_DELAY, at_once
 
 
 async def outcome_of(error: BaseException, *, attempt: int = 1) -> Outcome:
@@ -29,18 +28,14 @@ async def outcome_of(error: BaseException, *, attempt: int = 1) -> Outcome:
     return await run_handler(handler, attempt=attempt, config=CONFIG)
 
 
-async def test_a_job_whose_handler_returns_is_acked_once(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client)
-    worker.handle("t", at_once)
-    async with running(worker):
-        [job_id] = await put("t")
-        await broker.settled()
-    assert [job.id for job in broker.jobs().acked] == [job_id]
-    [ack] = asked(calls, "Ack")
+async def test_a_job_whose_handler_returns_is_acked_once(bench: Bench) -> None:
+    async with bench.running(at_once):
+        [job_id] = await bench.put("t")
+        await bench.settled()
+    assert [job.id for job in bench.jobs().acked] == [job_id]
+    [ack] = bench.asked("Ack")
     assert (ack.attempt, ack.worker_id) == (1, "w")
-    assert calls.of("Nack") == ()
+    assert bench.calls.of("Nack") == ()
 
 
 async def test_a_handler_gets_payload_and_context() -> None:
@@ -159,17 +154,15 @@ async def test_a_handlers_word_counts_when_it_was_timed_out() -> None:
 
 
 async def test_failures_are_logged_with_their_traceback_and_no_payload(
-    broker: RecordingBroker, client: SeppClient, put: Put, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         raise ValueError("bad row")
 
     caplog.set_level(logging.DEBUG)
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        [job_id] = await put("t", payload=Payload(b"sEcReT", "raw"), max_attempts=1)
-        await broker.settled()
+    async with bench.running(handler):
+        [job_id] = await bench.put("t", payload=Payload(b"sEcReT", "raw"), max_attempts=1)
+        await bench.settled()
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert record.name == "sepp_trio.worker"
     assert record.getMessage() == (
@@ -180,16 +173,12 @@ async def test_failures_are_logged_with_their_traceback_and_no_payload(
     assert "sEcReT" not in caplog.text
 
 
-async def test_a_handler_may_ack_by_itself(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
+async def test_a_handler_may_ack_by_itself(bench: Bench) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        await client.ack(ctx)
+        await bench.client.ack(ctx)
 
-    worker = worker_on(client)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t")
-        await broker.settled()
-    assert broker.jobs().acked
-    assert len(calls.of("Ack")) == 1
+    async with bench.running(handler):
+        await bench.put("t")
+        await bench.settled()
+    assert bench.jobs().acked
+    assert len(bench.calls.of("Ack")) == 1

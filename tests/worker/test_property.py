@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -10,7 +11,7 @@ from grpclib.const import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sepp_trio import HandlerError, JobCtx, Payload, WorkerStatistics, open_client
+from sepp_trio import HandlerError, JobCtx, JobNotFoundError, Payload, WorkerStatistics, open_client
 from sepp_trio.testing import (
     BlackHole,
     DropConnection,
@@ -21,7 +22,8 @@ from sepp_trio.testing import (
     open_fragile_server,
 )
 from tests.virtual_time import run_on_leaping_clock
-from tests.worker.helpers import CONFIG, Put, worker_on
+from tests.worker.bench import CONFIG
+from tests.worker.helpers import enqueue, worker_on
 
 LEASE = 4.0
 KINDS = ("ok", "slow", "fail", "permanent", "hang", "stubborn")
@@ -101,7 +103,6 @@ async def live(story: list[tuple[str, Any]], end: str, auto_extend: bool) -> Non
         open_fault_proxy(server.connect) as proxy,
         open_client(proxy.connect) as client,
     ):
-        put = Put(producer)
         worker = worker_on(
             client, LEASE, max_in_flight=4, auto_extend=auto_extend, wait_timeout=0.5
         )
@@ -113,7 +114,7 @@ async def live(story: list[tuple[str, Any]], end: str, auto_extend: bool) -> Non
                 await workers.start(worker.run)
                 for what, how in story:
                     if what == "put":
-                        await put(*how)
+                        await enqueue(producer, *how)
                     elif what == "wait":
                         await trio.sleep(how)
                     elif what == "limit":
@@ -125,7 +126,8 @@ async def live(story: list[tuple[str, Any]], end: str, auto_extend: bool) -> Non
                     elif what == "jump":
                         await server.jump_clock(how)
                     elif leased := recorder.jobs().leased:
-                        await server.lose_lease(leased[how % len(leased)])
+                        with suppress(JobNotFoundError):  # it may be acked just now
+                            await server.lose_lease(leased[how % len(leased)])
                     assert handlers.running.total() <= highest
                 if end == "cancel":
                     scope.cancel()

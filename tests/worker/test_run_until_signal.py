@@ -8,13 +8,14 @@ import pytest
 import trio
 from grpclib.const import Status
 
-from sepp_trio import SeppClient, UnauthenticatedError, run_until_signal
-from sepp_trio.testing import Fail, FaultProxy, RecordingBroker
-from tests.worker.helpers import Put, at_once, given_back, sleeper, worker_on
+from sepp_trio import UnauthenticatedError, run_until_signal
+from sepp_trio.testing import Fail
+from tests.worker.bench import Bench
+from tests.worker.helpers import at_once, given_back, sleeper
 
 
-async def test_one_signal_drains(broker: RecordingBroker, client: SeppClient, put: Put) -> None:
-    worker = worker_on(client)
+async def test_one_signal_drains(bench: Bench) -> None:
+    worker = bench.worker()
     worker.handle("t", sleeper(3))
     results: list[bool] = []
 
@@ -23,17 +24,17 @@ async def test_one_signal_drains(broker: RecordingBroker, client: SeppClient, pu
 
     async with trio.open_nursery() as nursery:
         await nursery.start(run)
-        await put("t")
-        await broker.until(lambda jobs: jobs.leased)
+        await bench.put("t")
+        await bench.until(lambda jobs: jobs.leased)
         signal.raise_signal(signal.SIGTERM)
         await trio.sleep(1)
         assert worker.statistics().state == "draining"
     assert results == [True]
-    assert len(broker.jobs().acked) == 1
+    assert len(bench.jobs().acked) == 1
 
 
-async def test_two_force(broker: RecordingBroker, client: SeppClient, put: Put) -> None:
-    worker = worker_on(client)
+async def test_two_force(bench: Bench) -> None:
+    worker = bench.worker()
     worker.handle("t", sleeper(300))
     results: list[bool] = []
 
@@ -42,18 +43,18 @@ async def test_two_force(broker: RecordingBroker, client: SeppClient, put: Put) 
 
     async with trio.open_nursery() as nursery:
         await nursery.start(run)
-        await put("t")
-        await broker.until(lambda jobs: jobs.leased)
+        await bench.put("t")
+        await bench.until(lambda jobs: jobs.leased)
         signal.raise_signal(signal.SIGTERM)
         await trio.sleep(1)
         signal.raise_signal(signal.SIGINT)
     assert results == [False]
-    assert given_back(broker.jobs()[0], "shutdown grace over")
+    assert given_back(bench.jobs()[0], "shutdown grace over")
 
 
-async def test_errors_come_out_plain(proxy: FaultProxy, client: SeppClient) -> None:
-    proxy.inject(Fail("GetServerInfo", status=Status.UNAUTHENTICATED))
-    worker = worker_on(client)
+async def test_errors_come_out_plain(bench: Bench) -> None:
+    bench.inject(Fail("GetServerInfo", status=Status.UNAUTHENTICATED))
+    worker = bench.worker()
     worker.handle("t", at_once)
     with pytest.raises(UnauthenticatedError):
         await run_until_signal(worker)

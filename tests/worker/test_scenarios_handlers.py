@@ -17,27 +17,22 @@ from sepp_trio import (
     HandlerError,
     JobCtx,
     Payload,
-    SeppClient,
 )
 from sepp_trio.testing import (
     Acked,
-    RecordingBroker,
     Retried,
     open_recording_broker,
     run_handler,
 )
-from tests.worker.helpers import Put, at_once, given_back, ids, running, sleeper, until, worker_on
+from tests.worker.bench import Bench
+from tests.worker.helpers import at_once, given_back, ids, running, sleeper, until, worker_on
 
 
-async def test_09_an_unknown_type_is_left_to_others_for_a_while(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client)
-    worker.handle("t", at_once)
-    async with running(worker):
-        await put("new", max_attempts=10)
-        await broker.settled()
-    [job] = broker.jobs().dead_letters
+async def test_09_an_unknown_type_is_left_to_others_for_a_while(bench: Bench) -> None:
+    async with bench.running(at_once) as worker:
+        await bench.put("new", max_attempts=10)
+        await bench.settled()
+    [job] = bench.jobs().dead_letters
     delays = [event.seconds for event in job.events if event.kind == "nacked"]
     assert delays == [2, 4, 8, 16, 32, 60, 60, 60, 60, None]
     assert set(job.nack_reasons) == {"no handler for job type 'new' on this worker"}
@@ -109,9 +104,9 @@ class Callable2:
     ],
 )
 async def test_15_what_cannot_be_a_handler_is_refused_at_registration(
-    client: SeppClient, handler: Any, message: str
+    bench: Bench, handler: Any, message: str
 ) -> None:
-    worker = worker_on(client)
+    worker = bench.worker()
     for register in (
         lambda: worker.handle("t", handler),
         lambda: worker.replace_handler("t", handler),
@@ -122,9 +117,9 @@ async def test_15_what_cannot_be_a_handler_is_refused_at_registration(
             register()
 
 
-async def test_15_a_coroutine_object_is_refused(client: SeppClient) -> None:
+async def test_15_a_coroutine_object_is_refused(bench: Bench) -> None:
     with pytest.raises(TypeError, match=r"pass two, not two\(...\)"):
-        worker_on(client).handle("t", two(None, None))  # type: ignore[arg-type]
+        bench.worker().handle("t", two(None, None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -195,10 +190,8 @@ async def test_15_a_plain_function_that_returns_a_coroutine_is_told_so() -> None
     assert "appears to be asynchronous" in (outcome.reason or "")
 
 
-async def test_a_type_has_one_handler_unless_it_is_replaced(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client)
+async def test_a_type_has_one_handler_unless_it_is_replaced(bench: Bench) -> None:
+    worker = bench.worker()
 
     @worker.handler("t")
     async def first(payload: Payload | None, ctx: JobCtx) -> None:
@@ -217,29 +210,25 @@ async def test_a_type_has_one_handler_unless_it_is_replaced(
 
     seen: list[str] = []
     async with running(worker):
-        await put("t", "other")
-        await broker.settled()
-    assert len(broker.jobs().acked) == 2
+        await bench.put("t", "other")
+        await bench.settled()
+    assert len(bench.jobs().acked) == 2
     assert seen == ["other"]
 
 
-async def test_a_types_own_timeout_counts(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client, 300, handler_timeout=100)
+async def test_a_types_own_timeout_counts(bench: Bench) -> None:
+    worker = bench.worker(300, handler_timeout=100)
     worker.handle("quick", sleeper(1000), timeout=5)
     worker.handle("slow", sleeper(1000))
     async with running(worker):
-        await put("quick", "slow", max_attempts=1)
-        await broker.settled()
-    [quick, slow] = broker.jobs().dead_letters
+        await bench.put("quick", "slow", max_attempts=1)
+        await bench.settled()
+    [quick, slow] = bench.jobs().dead_letters
     assert quick.done_at == pytest.approx(5, abs=0.2)
     assert slow.done_at == pytest.approx(100, abs=0.2)
 
 
-async def test_jobs_wait_for_the_limit_of_their_type_under_heartbeat(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_jobs_wait_for_the_limit_of_their_type_under_heartbeat(bench: Bench) -> None:
     running_now = most = 0
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
@@ -249,17 +238,17 @@ async def test_jobs_wait_for_the_limit_of_their_type_under_heartbeat(
         await trio.sleep(5)
         running_now -= 1
 
-    worker = worker_on(client, 3, max_in_flight=8, auto_extend=True)
+    worker = bench.worker(3, max_in_flight=8, auto_extend=True)
     worker.handle("narrow", handler, max_in_flight=2)
     worker.handle("wide", at_once)
     async with running(worker):
-        await put(*["narrow"] * 7)
+        await bench.put(*["narrow"] * 7)
         await trio.sleep(1)
-        wide = await put("wide", "wide")
-        await broker.until(lambda jobs: ids(jobs.acked) == set(wide))
-        await broker.settled()
+        wide = await bench.put("wide", "wide")
+        await bench.until(lambda jobs: ids(jobs.acked) == set(wide))
+        await bench.settled()
     assert most == 2
-    assert len(broker.jobs().acked) == 9
+    assert len(bench.jobs().acked) == 9
     assert worker.statistics().lost == 0
 
 
@@ -271,9 +260,9 @@ async def test_jobs_wait_for_the_limit_of_their_type_under_heartbeat(
     ],
 )
 async def test_a_types_limits_are_checked(
-    client: SeppClient, options: dict[str, Any], message: str
+    bench: Bench, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        worker_on(client).handle("t", at_once, **options)
+        bench.worker().handle("t", at_once, **options)
     with pytest.raises(ValueError, match="job_type must not be empty"):
-        worker_on(client).handle("", at_once)
+        bench.worker().handle("", at_once)

@@ -26,21 +26,19 @@ from sepp_trio.testing import (
     Acked,
     Answer,
     BlackHole,
-    CallLog,
     Delay,
     Fail,
     FaultPlan,
-    FaultProxy,
     FragileServer,
     JobHistory,
     LoseReply,
     Recorder,
-    RecordingBroker,
     open_fragile_server,
     run_handler,
 )
 from sepp_trio.wire import records
-from tests.worker.helpers import Put, Watched, at_once, running, sleeper, until, worker_on
+from tests.worker.bench import Bench
+from tests.worker.helpers import Watched, at_once, running, sleeper, until, worker_on
 
 
 @asynccontextmanager
@@ -66,22 +64,18 @@ def gaps(times: list[float]) -> Iterator[float]:
     return (later - earlier for earlier, later in pairwise(times))
 
 
-async def test_01_a_hanging_extend_does_not_outlive_the_lease(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
+async def test_01_a_hanging_extend_does_not_outlive_the_lease(bench: Bench) -> None:
     handler = Watched()
-    worker = worker_on(client, 30, auto_extend=True, shutdown_grace=0)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t", max_attempts=1)
-        proxy.inject(BlackHole(5, 40))
+    async with bench.running(handler, 30, auto_extend=True, shutdown_grace=0):
+        await bench.put("t", max_attempts=1)
+        bench.inject(BlackHole(5, 40))
         await until(lambda: handler.cancelled)
         await trio.sleep(30)
     # The lease ends 30 s after its grant; half a second of it is left.
     assert 29 <= handler.cancelled[0] - handler.began[0] <= 30
     assert handler.reasons == ["lease lost"]
-    assert calls.of("Ack") == calls.of("Nack") == ()
-    assert broker.jobs().expired
+    assert bench.calls.of("Ack") == bench.calls.of("Nack") == ()
+    assert bench.jobs().expired
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0, -3600.0, 20.0, -20.0])
@@ -117,28 +111,24 @@ async def test_03_the_deadline_is_the_servers_whatever_its_clock(ahead: float) -
     assert job.lease_deadline - 0.2 < handler.cancelled[0] < job.lease_deadline
 
 
-async def test_04_a_failed_beat_is_repeated_while_the_lease_lasts(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client, 3, auto_extend_interval=2.2)
-    worker.handle("t", sleeper(10))
-    proxy.inject(
+async def test_04_a_failed_beat_is_repeated_while_the_lease_lasts(bench: Bench) -> None:
+    bench.inject(
         Fail("Extend", 1),
         Fail("Extend", 2, Status.INTERNAL),
         Fail("Extend", 3, Status.UNAUTHENTICATED),
     )
-    async with running(worker):
-        await put("t")
-        await broker.settled()
-    assert broker.jobs().acked[0].attempt == 1
-    first = calls.times("Extend")[0]
-    quick = [at for at in calls.times("Extend") if at < first + 0.6]
+    async with bench.running(sleeper(10), 3, auto_extend_interval=2.2):
+        await bench.put("t")
+        await bench.settled()
+    assert bench.jobs().acked[0].attempt == 1
+    first = bench.calls.times("Extend")[0]
+    quick = [at for at in bench.calls.times("Extend") if at < first + 0.6]
     assert len(quick) == 4  # three failures, then good
 
 
-async def test_04_an_interval_not_shorter_than_the_lease_is_refused(client: SeppClient) -> None:
+async def test_04_an_interval_not_shorter_than_the_lease_is_refused(bench: Bench) -> None:
     with pytest.raises(ValueError, match="auto_extend_interval must be shorter than"):
-        worker_on(client, 3, auto_extend_interval=3)
+        bench.worker(3, auto_extend_interval=3)
 
 
 async def test_05_the_heartbeat_goes_on_during_a_slow_ack() -> None:
@@ -153,37 +143,26 @@ async def test_05_the_heartbeat_goes_on_during_a_slow_ack() -> None:
     assert len(outcome.extends) >= 2
 
 
-async def test_06_an_ack_is_repeated_until_the_lease_ends(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
+async def test_06_an_ack_is_repeated_until_the_lease_ends(bench: Bench) -> None:
     statuses = (Status.UNAVAILABLE, Status.INTERNAL, Status.UNAUTHENTICATED, Status.UNKNOWN)
-    proxy.inject(*[Fail("Ack", n, status) for n, status in enumerate(statuses, 1)])
-    worker = worker_on(client, 10)
-    worker.handle("t", at_once)
-    async with running(worker):
-        await put("t")
-        await broker.settled()
-    assert broker.jobs().acked[0].attempt == 1
-    assert len(calls.of("Ack")) == 5
-    assert calls.of("Nack") == ()
+    bench.inject(*[Fail("Ack", n, status) for n, status in enumerate(statuses, 1)])
+    async with bench.running(at_once, 10) as worker:
+        await bench.put("t")
+        await bench.settled()
+    assert bench.jobs().acked[0].attempt == 1
+    assert len(bench.calls.of("Ack")) == 5
+    assert bench.calls.of("Nack") == ()
     assert worker.statistics().acked == 1
 
 
 async def test_06_not_found_after_a_repeat_means_that_the_ack_arrived(
-    broker: RecordingBroker,
-    proxy: FaultProxy,
-    calls: CallLog,
-    client: SeppClient,
-    put: Put,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy.inject(LoseReply("Ack"))
-    worker = worker_on(client, 10)
-    worker.handle("t", at_once)
-    async with running(worker):
-        await put("t")
+    bench.inject(LoseReply("Ack"))
+    async with bench.running(at_once, 10) as worker:
+        await bench.put("t")
         await until(lambda: worker.statistics().acked)
-    assert [(call.end, call.status) for call in calls.of("Ack")] == [
+    assert [(call.end, call.status) for call in bench.calls.of("Ack")] == [
         ("lost", Status.OK.value),
         ("answered", Status.NOT_FOUND.value),
     ]
@@ -191,34 +170,26 @@ async def test_06_not_found_after_a_repeat_means_that_the_ack_arrived(
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-async def test_06_not_found_at_once_means_that_the_lease_was_lost(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
+async def test_06_not_found_at_once_means_that_the_lease_was_lost(bench: Bench) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        await broker.lose_lease(ctx)
+        await bench.lose_lease(ctx)
 
-    worker = worker_on(client, 10)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t", max_attempts=1)
+    async with bench.running(handler, 10) as worker:
+        await bench.put("t", max_attempts=1)
         await until(lambda: worker.statistics().lost)
-    [ack] = calls.of("Ack")
+    [ack] = bench.calls.of("Ack")
     assert ack.status == Status.NOT_FOUND.value
     assert worker.statistics().acked == 0
 
 
-async def test_06_what_cannot_be_acked_is_given_up_at_the_end_of_the_lease(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    proxy.inject(Fail("Ack", times=None))
-    worker = worker_on(client, 4)
-    worker.handle("t", at_once)
-    async with running(worker):
-        await put("t", max_attempts=1)
+async def test_06_what_cannot_be_acked_is_given_up_at_the_end_of_the_lease(bench: Bench) -> None:
+    bench.inject(Fail("Ack", times=None))
+    async with bench.running(at_once, 4) as worker:
+        await bench.put("t", max_attempts=1)
         await until(lambda: worker.statistics().unreported)
         assert trio.current_time() <= 4.1
     # Quickly, but not in a hot loop.
-    assert 4 < len(calls.of("Ack")) < 40
+    assert 4 < len(bench.calls.of("Ack")) < 40
 
 
 async def test_13_no_kind_of_failure_stops_the_heartbeat() -> None:
@@ -244,85 +215,74 @@ async def test_13_no_kind_of_failure_stops_the_heartbeat() -> None:
     ("max_attempts", "status"), [(1, Status.NOT_FOUND), (2, Status.FAILED_PRECONDITION)]
 )
 async def test_a_definite_answer_cancels_the_handler_at_once(
-    broker: RecordingBroker,
-    calls: CallLog,
-    client: SeppClient,
-    put: Put,
-    max_attempts: int,
-    status: Status,
+    bench: Bench, max_attempts: int, status: Status
 ) -> None:
     """The job is gone, or somebody has its next attempt."""
-    worker = worker_on(client, 60, auto_extend=True)
+    worker = bench.worker(60, auto_extend=True)
     handler = Watched()
     worker.handle("t", handler)
     async with running(worker):
-        await put("t", max_attempts=max_attempts)
+        await bench.put("t", max_attempts=max_attempts)
         await until(lambda: handler.began)
         worker.replace_handler("t", sleeper(100))
-        [job] = broker.jobs().leased
-        await broker.lose_lease(job)
+        [job] = bench.jobs().leased
+        await bench.lose_lease(job)
         await until(lambda: handler.cancelled)
-        assert calls.of("Extend")[0].status == status.value
-        assert handler.cancelled[0] - calls.times("Extend")[0] < 0.01
-        await put("t")
-        await broker.settled()
-    assert len(broker.jobs().acked) == max_attempts
+        assert bench.calls.of("Extend")[0].status == status.value
+        assert handler.cancelled[0] - bench.calls.times("Extend")[0] < 0.01
+        await bench.put("t")
+        await bench.settled()
+    assert len(bench.jobs().acked) == max_attempts
     assert handler.reasons == ["lease lost"]
-    assert calls.of("Nack") == ()
+    assert bench.calls.of("Nack") == ()
 
 
-async def test_19_the_heartbeat_never_shortens_what_the_handler_extended(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_19_the_heartbeat_never_shortens_what_the_handler_extended(bench: Bench) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         await ctx.extend(200)
         while trio.current_time() < 400:
-            assert abs(ctx.lease_deadline - (broker.job(ctx.id).lease_deadline or 0)) < 0.1
+            assert abs(ctx.lease_deadline - (bench.job(ctx.id).lease_deadline or 0)) < 0.1
             await trio.sleep(1)
 
-    worker = worker_on(client, 9, auto_extend=True)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t")
-        await broker.settled()
-    [job] = broker.jobs().acked
+    async with bench.running(handler, 9, auto_extend=True):
+        await bench.put("t")
+        await bench.settled()
+    [job] = bench.jobs().acked
     ends = [event.until for event in job.extends]
     assert ends == sorted(ends)
     assert beats(job)[1] > 190  # not before a beat would lengthen the lease
 
 
 async def test_20_an_extend_through_the_client_is_the_same_as_one_through_the_context(
-    broker: RecordingBroker, client: SeppClient, put: Put
+    bench: Bench,
 ) -> None:
     seen: list[bool] = []
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        expiry = await client.extend(ctx, 100)
+        expiry = await bench.client.extend(ctx, 100)
         seen.append(ctx.lease_expires_at == expiry)
         seen.append(99 < ctx.remaining() <= 100)
         await trio.sleep(50)
 
-    worker = worker_on(client, 9, auto_extend=True)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t")
-        await broker.settled()
+    async with bench.running(handler, 9, auto_extend=True):
+        await bench.put("t")
+        await bench.settled()
     assert seen == [True, True]
-    assert [event.asked for event in broker.jobs().acked[0].extends] == [100]
+    assert [event.asked for event in bench.jobs().acked[0].extends] == [100]
 
 
 async def test_21_without_auto_extend_a_handler_is_cancelled_when_its_lease_ends(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
+    bench: Bench,
 ) -> None:
-    worker = worker_on(client, 10)
+    worker = bench.worker(10)
     handler = Watched()
     worker.handle("t", handler)
     async with running(worker):
-        await put("t", max_attempts=1)
-        await broker.settled()
+        await bench.put("t", max_attempts=1)
+        await bench.settled()
     assert 9.5 < handler.cancelled[0] < 10
     assert handler.reasons == ["lease lost"]
-    assert calls.of("Ack") == calls.of("Nack") == calls.of("Extend") == ()
+    assert bench.calls.of("Ack") == bench.calls.of("Nack") == bench.calls.of("Extend") == ()
     assert worker.statistics().lost == 1
 
 
@@ -352,38 +312,32 @@ async def test_a_long_job_is_extended_all_along() -> None:
     assert 60 <= len(outcome.extends) <= 200
 
 
-async def test_a_stale_delivery_is_not_started(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
+async def test_a_stale_delivery_is_not_started(bench: Bench) -> None:
     """A reserve's answer that was stuck on the way until its leases were over."""
-    worker = worker_on(client, 3, wait_timeout=20, auto_extend=True)
+    worker = bench.worker(3, wait_timeout=20, auto_extend=True)
     handler = Watched(1)
     worker.handle("t", handler)
     async with running(worker):
         await trio.sleep(0.5)
-        proxy.inject(BlackHole(0, 3.3))
+        bench.inject(BlackHole(0, 3.3))
         await trio.sleep(0.1)
-        await put("t")
-        await broker.settled()
-    [job] = broker.jobs().acked
+        await bench.put("t")
+        await bench.settled()
+    [job] = bench.jobs().acked
     assert (job.attempt, job.expiries, job.nack_reasons) == (2, 1, ())
     assert len(handler.began) == worker.statistics().lost == 1
 
 
-async def test_hold_and_worker_share_one_lease(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
+async def test_hold_and_worker_share_one_lease(bench: Bench) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        async with client.hold(ctx) as lease:
+        async with bench.client.hold(ctx) as lease:
             await trio.sleep(5)
             await lease.ack()
 
-    worker = worker_on(client, 3, auto_extend=True)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t")
-        await broker.settled()
-    assert broker.jobs().acked[0].attempt == 1
-    assert len(calls.of("Ack")) == 1
+    async with bench.running(handler, 3, auto_extend=True):
+        await bench.put("t")
+        await bench.settled()
+    assert bench.jobs().acked[0].attempt == 1
+    assert len(bench.calls.of("Ack")) == 1
     # One heartbeat, not two.
-    assert 4 <= len(calls.of("Extend")) <= 6
+    assert 4 <= len(bench.calls.of("Extend")) <= 6

@@ -17,7 +17,6 @@ from sepp_trio import (
     LimitsConfig,
     Payload,
     QueueConfig,
-    SeppClient,
     UnauthenticatedError,
     UnexpectedStatusError,
     UnknownQueuesError,
@@ -31,14 +30,12 @@ from sepp_trio.testing import (
     DropConnection,
     Fail,
     FaultPlan,
-    FaultProxy,
     Recorder,
-    RecordingBroker,
     open_fault_proxy,
     open_fragile_server,
-    open_recording_broker,
 )
-from tests.worker.helpers import Put, asked, at_once, running, sleeper, worker_on
+from tests.worker.bench import Bench, asked, open_bench
+from tests.worker.helpers import at_once, running, sleeper, worker_on
 
 FATAL = [
     (Status.UNAUTHENTICATED, UnauthenticatedError),
@@ -83,26 +80,21 @@ async def test_10_a_reserve_asks_for_no_more_than_an_answer_can_hold(
     payload: int, limit: int, jobs: int
 ) -> None:
     config = BrokerConfig(limits=LimitsConfig(max_payload_bytes=payload))
-    calls = CallLog()
     async with (
-        open_recording_broker(config=config) as broker,
-        open_fault_proxy(broker, observer=calls) as proxy,
-        open_client(proxy.connect, max_receive_message_bytes=limit) as client,
+        open_bench(config, max_receive_message_bytes=limit) as bench,
+        bench.running(at_once, max_in_flight=1000),
     ):
-        worker = worker_on(client, max_in_flight=1000)
-        worker.handle("t", at_once)
-        async with running(worker):
-            pass
-    assert asked(calls, "Reserve")[0].max_jobs == jobs
+        pass
+    assert bench.asked("Reserve")[0].max_jobs == jobs
 
 
 @pytest.mark.parametrize(("status", "error"), FATAL)
 @pytest.mark.parametrize("rpc", ["GetServerInfo", "Reserve"])
 async def test_11_what_does_not_heal_is_raised_at_the_start(
-    proxy: FaultProxy, client: SeppClient, rpc: str, status: Status, error: type[Exception]
+    bench: Bench, rpc: str, status: Status, error: type[Exception]
 ) -> None:
-    proxy.inject(Fail(rpc, status=status))
-    worker = worker_on(client)
+    bench.inject(Fail(rpc, status=status))
+    worker = bench.worker()
     worker.handle("t", at_once)
     with pytest.raises(error):
         await worker.run()
@@ -111,18 +103,16 @@ async def test_11_what_does_not_heal_is_raised_at_the_start(
 
 async def test_11_an_undeclared_queue_is_named() -> None:
     config = BrokerConfig(strict_queues=True, queues=(QueueConfig("letters"),))
-    async with open_recording_broker(config=config) as broker, broker.open_client() as client:
-        worker = worker_on(client)
+    async with open_bench(config) as bench:
+        worker = bench.worker()
         worker.handle("t", at_once)
         with pytest.raises(UnknownQueuesError, match="emails"):
             await worker.run()
 
 
-async def test_11_a_refused_key_comes_plain_out_of_nursery_start(
-    proxy: FaultProxy, client: SeppClient
-) -> None:
-    proxy.inject(Fail("GetServerInfo", status=Status.UNAUTHENTICATED))
-    worker = worker_on(client)
+async def test_11_a_refused_key_comes_plain_out_of_nursery_start(bench: Bench) -> None:
+    bench.inject(Fail("GetServerInfo", status=Status.UNAUTHENTICATED))
+    worker = bench.worker()
     worker.handle("t", at_once)
     async with trio.open_nursery() as nursery:
         with pytest.raises(UnauthenticatedError):
@@ -130,117 +120,97 @@ async def test_11_a_refused_key_comes_plain_out_of_nursery_start(
 
 
 async def test_11_later_it_is_logged_as_an_error_and_retried(
-    broker: RecordingBroker,
-    proxy: FaultProxy,
-    client: SeppClient,
-    put: Put,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy.inject(Fail("Reserve", 2, Status.UNAUTHENTICATED, times=4))
-    worker = worker_on(client)
-    worker.handle("t", at_once)
-    async with running(worker):
+    bench.inject(Fail("Reserve", 2, Status.UNAUTHENTICATED, times=4))
+    async with bench.running(at_once):
         for _ in range(3):
-            await put("t")
-            await broker.settled()
-    assert len(broker.jobs().acked) == 3
+            await bench.put("t")
+            await bench.settled()
+    assert len(bench.jobs().acked) == 3
     errors = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert len(errors) == 4
     assert "Reserve failed, again in 1 s: UNAUTHENTICATED" in errors[0].getMessage()
     assert "again in 8 s" in errors[3].getMessage()
 
 
-async def test_11_or_raised_when_running_jobs_have_ended(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    proxy.inject(Fail("Reserve", 2, Status.UNAUTHENTICATED))
-    worker = worker_on(client, on_fatal="raise", max_in_flight=2)
+async def test_11_or_raised_when_running_jobs_have_ended(bench: Bench) -> None:
+    bench.inject(Fail("Reserve", 2, Status.UNAUTHENTICATED))
+    worker = bench.worker(on_fatal="raise", max_in_flight=2)
     worker.handle("t", sleeper(10))
-    await put("t")
+    await bench.put("t")
     with pytest.raises(UnauthenticatedError):
         await worker.run()
-    assert broker.jobs().acked
+    assert bench.jobs().acked
     assert 10 <= trio.current_time() < 11
 
 
-async def test_12_every_status_of_a_reserve_is_survived(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
+async def test_12_every_status_of_a_reserve_is_survived(bench: Bench) -> None:
     statuses = [s for s in Status if s is not Status.OK]
-    worker = worker_on(client, auto_extend=True, reserve_error_backoff=0.1)
+    worker = bench.worker(auto_extend=True, reserve_error_backoff=0.1)
     worker.handle("t", at_once)
     worker.handle("long", sleeper(500))
     async with running(worker):
-        await put("long")
+        await bench.put("long")
         await trio.sleep(1)
-        proxy.inject(
+        bench.inject(
             *[Fail("Reserve", n, status) for n, status in enumerate(statuses, 1)],
             Answer("Reserve", len(statuses) + 1, b"\xff\xff"),
             Answer("Reserve", len(statuses) + 2, b"\x0a\x7f"),
         )
-        await put("t")
-        await broker.settled()
-    assert [job.attempt for job in broker.jobs().acked] == [1, 1]
+        await bench.put("t")
+        await bench.settled()
+    assert [job.attempt for job in bench.jobs().acked] == [1, 1]
     # Once each: the cancelled call and the deadline, too.
     assert worker.statistics().reserves_failed == len(statuses) + 2
 
 
-async def test_24_reporting_does_not_hold_a_slot(
-    broker: RecordingBroker, proxy: FaultProxy, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    proxy.inject(Delay("Ack", request=0.05, times=None))
-    worker = worker_on(client, max_in_flight=16)
-    worker.handle("t", at_once)
-    await put(*["t"] * 160)
-    async with running(worker):
-        await broker.settled()
+async def test_24_reporting_does_not_hold_a_slot(bench: Bench) -> None:
+    bench.inject(Delay("Ack", request=0.05, times=None))
+    await bench.put(*["t"] * 160)
+    async with bench.running(at_once, max_in_flight=16):
+        await bench.settled()
         # With the slot held: 160 jobs in batches of 16, 50 ms each: 0.5 s.
         assert trio.current_time() < 0.45
-    assert [request.max_jobs for request in asked(calls, "Reserve")][:5] == [16] * 5
+    assert [request.max_jobs for request in bench.asked("Reserve")][:5] == [16] * 5
 
 
-async def test_24_at_most_twice_the_slots_are_reporting(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    proxy.inject(Delay("Ack", request=5, times=None))
-    worker = worker_on(client, max_in_flight=4)
-    worker.handle("t", at_once)
+async def test_24_at_most_twice_the_slots_are_reporting(bench: Bench) -> None:
+    bench.inject(Delay("Ack", request=5, times=None))
     most = 0
-    await put(*["t"] * 30)
-    async with running(worker):
-        while len(broker.jobs().acked) < 20:
+    await bench.put(*["t"] * 30)
+    async with bench.running(at_once, max_in_flight=4) as worker:
+        while len(bench.jobs().acked) < 20:
             await trio.sleep(0.5)
             most = max(most, worker.statistics().reporting)
     assert most == 8
 
 
-async def test_25_polling_goes_on_when_the_server_is_back(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
+async def test_25_polling_goes_on_when_the_server_is_back(bench: Bench) -> None:
     for outage in (1.0, 20.0, 60.0, 600.0):
-        worker = worker_on(client)
+        worker = bench.worker()
         worker.handle("t", at_once)
         async with running(worker):
-            await put("t")
-            await broker.settled()
-            proxy.inject(DropConnection(0), BlackHole(0, outage))
+            await bench.put("t")
+            await bench.settled()
+            bench.inject(DropConnection(0), BlackHole(0, outage))
             await trio.sleep(outage)
-            await put("t")
-            await broker.settled()
-        job = broker.jobs()[-1]
+            await bench.put("t")
+            await bench.settled()
+        job = bench.jobs()[-1]
         assert job.done_at is not None
         assert job.done_at - job.enqueued_at < 6  # a dial may hang for connect_timeout
-    assert len(broker.jobs().acked) == 8
+    assert len(bench.jobs().acked) == 8
 
 
-async def test_27_pauses_are_jittered(broker: RecordingBroker) -> None:
+async def test_27_pauses_are_jittered(bench: Bench) -> None:
     """A fleet that failed together does not come back together."""
     pauses: list[float] = []
     for seed in range(12):
         random.seed(seed)
         calls = CallLog()
         async with (
-            open_fault_proxy(broker, FaultPlan((Fail("Reserve"),)), observer=calls) as proxy,
+            open_fault_proxy(bench.broker, FaultPlan((Fail("Reserve"),)), observer=calls) as proxy,
             open_client(proxy.connect) as client,
         ):
             worker = worker_on(client, wait_timeout=0.1)
@@ -253,44 +223,34 @@ async def test_27_pauses_are_jittered(broker: RecordingBroker) -> None:
     assert max(pauses) - min(pauses) > 0.2
 
 
-async def test_an_empty_answer_at_the_end_of_the_wait_is_followed_at_once(
-    calls: CallLog, client: SeppClient
-) -> None:
-    worker = worker_on(client, wait_timeout=0.05)
-    worker.handle("t", at_once)
-    async with running(worker):
+async def test_an_empty_answer_at_the_end_of_the_wait_is_followed_at_once(bench: Bench) -> None:
+    async with bench.running(at_once, wait_timeout=0.05):
         await trio.sleep(1)
-    assert 19 <= len(calls.of("Reserve")) <= 22
+    assert 19 <= len(bench.calls.of("Reserve")) <= 22
 
 
-async def test_a_reserve_asks_for_the_free_slots(
-    calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client, 60, max_in_flight=16, wait_timeout=1)
-    worker.handle("t", sleeper(50))
-    async with running(worker):
+async def test_a_reserve_asks_for_the_free_slots(bench: Bench) -> None:
+    async with bench.running(sleeper(50), 60, max_in_flight=16, wait_timeout=1):
         await trio.sleep(0.1)
-        [first] = asked(calls, "Reserve")
+        [first] = bench.asked("Reserve")
         assert (first.queues, first.max_jobs) == (["emails"], 16)
         assert (first.wait_timeout, first.lease_duration) == ((1, 0), (60, 0))
         assert first.worker_id == "w"
-        await put(*["t"] * 5)
+        await bench.put(*["t"] * 5)
         await trio.sleep(0.1)
-        assert asked(calls, "Reserve")[-1].max_jobs == 11
-        await put(*["t"] * 11)
+        assert bench.asked("Reserve")[-1].max_jobs == 11
+        await bench.put(*["t"] * 11)
         await trio.sleep(20)
-        assert len(calls.of("Reserve")) == 2
+        assert len(bench.calls.of("Reserve")) == 2
 
 
-async def test_max_jobs_caps_it(calls: CallLog, client: SeppClient) -> None:
-    worker = worker_on(client, max_jobs=3)
-    worker.handle("t", at_once)
-    async with running(worker):
+async def test_max_jobs_caps_it(bench: Bench) -> None:
+    async with bench.running(at_once, max_jobs=3):
         pass
-    assert asked(calls, "Reserve")[0].max_jobs == 3
+    assert bench.asked("Reserve")[0].max_jobs == 3
 
 
-async def test_max_in_flight_can_be_set_while_it_runs(client: SeppClient, put: Put) -> None:
+async def test_max_in_flight_can_be_set_while_it_runs(bench: Bench) -> None:
     running_now = most = 0
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
@@ -300,10 +260,8 @@ async def test_max_in_flight_can_be_set_while_it_runs(client: SeppClient, put: P
         await trio.sleep(1)
         running_now -= 1
 
-    worker = worker_on(client, max_in_flight=2)
-    worker.handle("t", handler)
-    await put(*["t"] * 60)
-    async with running(worker):
+    await bench.put(*["t"] * 60)
+    async with bench.running(handler, max_in_flight=2) as worker:
         await trio.sleep(3.5)
         assert most == 2
         worker.max_in_flight = 10
@@ -319,45 +277,35 @@ async def test_max_in_flight_can_be_set_while_it_runs(client: SeppClient, put: P
         worker.max_in_flight = 0
 
 
-async def test_short_jobs_are_reserved_ahead_under_heartbeat(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
-    proxy.inject(Delay("Reserve", reply=0.002, times=None))
+async def test_short_jobs_are_reserved_ahead_under_heartbeat(bench: Bench) -> None:
+    bench.inject(Delay("Reserve", reply=0.002, times=None))
     waiting = []
-    worker = worker_on(client, 3, max_in_flight=16, auto_extend=True)
-    worker.handle("t", sleeper(0.01))
-    await put(*["t"] * 1000)
-    async with running(worker):
+    await bench.put(*["t"] * 1000)
+    async with bench.running(sleeper(0.01), 3, max_in_flight=16, auto_extend=True) as worker:
         began = trio.current_time()
         while worker.statistics().acked < 950:
             waiting.append(worker.statistics().waiting)
             await trio.sleep(0.005)
         share = worker.statistics().acked * 0.01 / 16 / (trio.current_time() - began)
-        await broker.settled()
+        await bench.settled()
     assert share > 0.93
     assert 4 <= max(waiting) <= 8
-    assert len(broker.jobs().acked) == 1000
+    assert len(bench.jobs().acked) == 1000
 
 
-async def test_nothing_is_reserved_ahead_without_auto_extend(
-    broker: RecordingBroker, calls: CallLog, client: SeppClient, put: Put
-) -> None:
-    worker = worker_on(client, max_in_flight=16)
-    worker.handle("t", sleeper(0.01))
-    await put(*["t"] * 300)
-    async with running(worker):
-        await broker.settled()
-    assert max(request.max_jobs for request in asked(calls, "Reserve")) == 16
+async def test_nothing_is_reserved_ahead_without_auto_extend(bench: Bench) -> None:
+    await bench.put(*["t"] * 300)
+    async with bench.running(sleeper(0.01), max_in_flight=16):
+        await bench.settled()
+    assert max(request.max_jobs for request in bench.asked("Reserve")) == 16
 
 
-async def test_under_a_deadline_the_last_reserve_is_answered_before_it(
-    calls: CallLog, client: SeppClient
-) -> None:
-    worker = worker_on(client, wait_timeout=5)
+async def test_under_a_deadline_the_last_reserve_is_answered_before_it(bench: Bench) -> None:
+    worker = bench.worker(wait_timeout=5)
     worker.handle("t", at_once)
     with trio.move_on_after(12):
         await worker.run()
     assert 12 <= trio.current_time() < 12.6
-    waits = [request.wait_timeout for request in asked(calls, "Reserve")]
+    waits = [request.wait_timeout for request in bench.asked("Reserve")]
     assert waits[:2] == [(5, 0), (5, 0)]
-    assert {call.end for call in calls.of("Reserve")} == {"answered"}
+    assert {call.end for call in bench.calls.of("Reserve")} == {"answered"}

@@ -17,19 +17,16 @@ import pytest
 import trio
 from grpclib.const import Status
 
-from sepp_trio import EnqueueRequest, JobCtx, Payload, SeppClient, open_client
+from sepp_trio import EnqueueRequest, JobCtx, Payload, open_client
 from sepp_trio.testing import (
     Answer,
-    CallLog,
     Fail,
-    FaultProxy,
     Recorder,
-    RecordingBroker,
     open_fragile_server,
     open_recording_broker,
 )
+from tests.worker.bench import Bench
 from tests.worker.helpers import (
-    Put,
     at_once,
     given_back,
     running,
@@ -81,24 +78,16 @@ async def returns_from_a_shielded_cleanup(payload: Payload | None, ctx: JobCtx) 
 )
 @pytest.mark.parametrize("how", ["refused", "expired"])
 async def test_12_the_verdict_of_the_lease_is_final_whatever_the_handler_does(
-    broker: RecordingBroker,
-    calls: CallLog,
-    client: SeppClient,
-    put: Put,
-    handler: Handler,
-    how: str,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, handler: Handler, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = worker_on(client, 3, auto_extend=how == "refused", max_in_flight=1)
-    worker.handle("t", handler)
-    async with running(worker):
-        await put("t", max_attempts=1)
+    async with bench.running(handler, 3, auto_extend=how == "refused", max_in_flight=1) as worker:
+        await bench.put("t", max_attempts=1)
         if how == "refused":
-            await broker.lose_lease((await broker.until(lambda jobs: jobs.leased)).leased[0])
+            await bench.lose_lease((await bench.until(lambda jobs: jobs.leased)).leased[0])
         await until(lambda: worker.statistics().lost)
         assert worker.statistics().in_flight == 0
         await trio.sleep(5)
-    assert calls.of("Ack") == calls.of("Nack") == ()
+    assert bench.calls.of("Ack") == bench.calls.of("Nack") == ()
     lost = [r for r in caplog.records if "lease lost, nothing is sent" in r.getMessage()]
     assert len(lost) == 1
 
@@ -121,34 +110,26 @@ GARBAGE = b"\xff\xff"
     ],
 )
 async def test_20_a_report_that_fails_stays_inside_its_job(
-    broker: RecordingBroker,
-    proxy: FaultProxy,
-    calls: CallLog,
-    client: SeppClient,
-    put: Put,
-    rpc: str,
-    answer: Status | bytes,
+    bench: Bench, rpc: str, answer: Status | bytes
 ) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         if rpc == "Nack" and ctx.id == first and ctx.attempt == 1:
             raise ValueError("fails")
 
     if isinstance(answer, Status):
-        proxy.inject(Fail(rpc, status=answer, times=None))
+        bench.inject(Fail(rpc, status=answer, times=None))
     else:
-        proxy.inject(Answer(rpc, message=answer, times=None))
-    worker = worker_on(client, 5, max_in_flight=4)
-    worker.handle("t", handler)
-    async with running(worker):
-        [first] = await put("t")
+        bench.inject(Answer(rpc, message=answer, times=None))
+    async with bench.running(handler, 5, max_in_flight=4) as worker:
+        [first] = await bench.put("t")
         await trio.sleep(6)
-        proxy.relent()
-        await put("t", "t", "t")
-        await broker.settled()
-    assert len(broker.jobs().acked) == 4
+        bench.relent()
+        await bench.put("t", "t", "t")
+        await bench.settled()
+    assert len(bench.jobs().acked) == 4
     statistics = worker.statistics()
     assert statistics.lost + statistics.unreported + statistics.retried <= 2
-    assert 1 <= len(calls.of(rpc)) < 60
+    assert 1 <= len(bench.calls.of(rpc)) < 60
 
 
 async def test_42_a_server_that_restarts_costs_no_job_its_lease() -> None:
@@ -172,9 +153,7 @@ async def test_42_a_server_that_restarts_costs_no_job_its_lease() -> None:
     assert worker.statistics().lost == 0
 
 
-async def test_48_after_many_rounds_with_faults_all_slots_are_free(
-    broker: RecordingBroker, proxy: FaultProxy, client: SeppClient, put: Put
-) -> None:
+async def test_48_after_many_rounds_with_faults_all_slots_are_free(bench: Bench) -> None:
     rng = random.Random(48)
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
@@ -182,58 +161,52 @@ async def test_48_after_many_rounds_with_faults_all_slots_are_free(
         if rng.random() < 0.2:
             raise rng.choice([ValueError("x"), KeyError("y")])
 
-    worker = worker_on(client, 2, max_in_flight=4, auto_extend=True, reserve_error_backoff=0.01)
+    worker = bench.worker(2, max_in_flight=4, auto_extend=True, reserve_error_backoff=0.01)
     worker.handle("t", handler, max_in_flight=3)
     statuses = [Status.UNAVAILABLE, Status.INTERNAL, Status.NOT_FOUND, Status.FAILED_PRECONDITION]
     async with running(worker):
         for _ in range(300):
             rpc = rng.choice(["Ack", "Nack", "Extend", "Reserve"])
             if rpc != "Reserve":
-                proxy.inject(Fail(rpc, status=rng.choice(statuses)))
+                bench.inject(Fail(rpc, status=rng.choice(statuses)))
             elif rng.random() < 0.2:
-                proxy.inject(Fail(rpc, status=rng.choice(statuses[:2])))
-            await put(*["t"] * rng.choice([1, 4]))
+                bench.inject(Fail(rpc, status=rng.choice(statuses[:2])))
+            await bench.put(*["t"] * rng.choice([1, 4]))
             if rng.random() < 0.05:
                 worker.max_in_flight = rng.choice([1, 4, 9])
             await trio.sleep(rng.choice([0, 0.005]))
         worker.max_in_flight = 4
-        proxy.relent()
-        await broker.settled()
+        bench.relent()
+        await bench.settled()
         # All four slots are there: four jobs run at once (three of a type).
         worker.handle("slow", sleeper(10))
-        await put(*["slow"] * 4)
+        await bench.put(*["slow"] * 4)
         await trio.sleep(1)
         assert worker.statistics().in_flight == 4
     statistics = worker.statistics()
     assert (statistics.in_flight, statistics.waiting, statistics.reporting) == (0, 0, 0)
-    assert len(client._keeper) == 0
+    assert len(bench.client._keeper) == 0
 
 
 async def test_50_a_handler_that_does_not_react_keeps_no_lease(
-    broker: RecordingBroker,
-    calls: CallLog,
-    client: SeppClient,
-    put: Put,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def stubborn(payload: Payload | None, ctx: JobCtx) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(10)
 
-    worker = worker_on(client, 3, auto_extend=True)
-    worker.handle("t", stubborn)
-    async with running(worker):
-        await put("t", max_attempts=1)
+    async with bench.running(stubborn, 3, auto_extend=True) as worker:
+        await bench.put("t", max_attempts=1)
         await trio.sleep(4)
-        beats = len(calls.of("Extend"))
+        beats = len(bench.calls.of("Extend"))
         assert beats >= 3
         worker.shutdown(0.3)
         await trio.sleep(4)
-        assert len(calls.of("Extend")) <= beats + 1
-        assert broker.jobs().expired
+        assert len(bench.calls.of("Extend")) <= beats + 1
+        assert bench.jobs().expired
     # run() waits for it: a task cannot be left behind.
     assert trio.current_time() == pytest.approx(10, abs=0.2)
-    assert calls.of("Ack") == calls.of("Nack") == ()
+    assert bench.calls.of("Ack") == bench.calls.of("Nack") == ()
     assert "goes on" in caplog.text
     assert "shutdown grace over" in caplog.text
 
@@ -263,29 +236,21 @@ def test_50_a_thread_that_does_not_react_is_waited_for() -> None:
     trio.run(main)
 
 
-async def test_56_many_leases_on_few_streams_and_a_blocked_loop(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_56_many_leases_on_few_streams_and_a_blocked_loop(bench: Bench) -> None:
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
-    worker = worker_on(client, 2, auto_extend=True, max_in_flight=200)
-    worker.handle("t", sleeper(9))
-    async with running(worker):
-        await put(*["t"] * 200)
+    async with bench.running(sleeper(9), 2, auto_extend=True, max_in_flight=200) as worker:
+        await bench.put(*["t"] * 200)
         await trio.sleep(5.1)
         clock.jump(1.2)  # somebody blocks the loop
-        await broker.settled()
-    assert {job.attempt for job in broker.jobs().acked} == {1}
-    assert len(broker.jobs().acked) == 200
+        await bench.settled()
+    assert {job.attempt for job in bench.jobs().acked} == {1}
+    assert len(bench.jobs().acked) == 200
     assert worker.statistics().lost == 0
 
 
 async def test_56_a_job_that_blocks_the_loop_beyond_its_lease_is_not_acked(
-    broker: RecordingBroker,
-    calls: CallLog,
-    client: SeppClient,
-    put: Put,
-    caplog: pytest.LogCaptureFixture,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
@@ -293,18 +258,14 @@ async def test_56_a_job_that_blocks_the_loop_beyond_its_lease_is_not_acked(
     async def blocks(payload: Payload | None, ctx: JobCtx) -> None:
         clock.jump(2.5)
 
-    worker = worker_on(client, 2, auto_extend=True)
-    worker.handle("t", blocks)
-    async with running(worker):
-        [job_id] = await put("t", max_attempts=1)
+    async with bench.running(blocks, 2, auto_extend=True) as worker:
+        [job_id] = await bench.put("t", max_attempts=1)
         await until(lambda: worker.statistics().lost)
-    assert calls.of("Ack") == calls.of("Nack") == ()
+    assert bench.calls.of("Ack") == bench.calls.of("Nack") == ()
     assert f"job {job_id} type 't' attempt 1/1: lease lost" in caplog.text
 
 
-async def test_70_a_handler_can_tell_why_it_was_cancelled(
-    broker: RecordingBroker, client: SeppClient, put: Put
-) -> None:
+async def test_70_a_handler_can_tell_why_it_was_cancelled(bench: Bench) -> None:
     reasons: dict[str, str | None] = {}
 
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
@@ -314,14 +275,14 @@ async def test_70_a_handler_can_tell_why_it_was_cancelled(
             finally:
                 reasons[ctx.job_type] = ctx.cancel_reason
 
-    worker = worker_on(client)
+    worker = bench.worker()
     for job_type in ("own", "lost", "stopped"):
         worker.handle(job_type, handler)
     worker.handle("late", handler, timeout=4)
     async with running(worker):
-        await put("own", "lost", "late", max_attempts=1)
+        await bench.put("own", "lost", "late", max_attempts=1)
         await trio.sleep(29)
-        await put("stopped")
+        await bench.put("stopped")
         await until(lambda: "lost" in reasons)
         worker.shutdown(5)
     assert reasons == {
@@ -330,7 +291,7 @@ async def test_70_a_handler_can_tell_why_it_was_cancelled(
         "late": "handler timed out",
         "stopped": "shutdown grace over",
     }
-    [own, lost, late, stopped] = broker.jobs()
+    [own, lost, late, stopped] = bench.jobs()
     assert own.state == "acked"
     assert lost.nack_reasons == ()
     assert late.nack_reasons == ("handler timed out after 4 s",)
@@ -338,17 +299,15 @@ async def test_70_a_handler_can_tell_why_it_was_cancelled(
 
 
 async def test_a_broken_server_does_not_flood_the_log(
-    broker: RecordingBroker, client: SeppClient, put: Put, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sepp_trio.worker")
-    worker = worker_on(client, max_in_flight=200)
-    worker.handle("t", at_once)
-    async with running(worker):
-        await put(*["nobody's"] * 1000, max_attempts=1)
-        await broker.settled()
+    async with bench.running(at_once, max_in_flight=200) as worker:
+        await bench.put(*["nobody's"] * 1000, max_attempts=1)
+        await bench.settled()
         await trio.sleep(2)
-        await put("nobody's", max_attempts=1)
-        await broker.settled()
+        await bench.put("nobody's", max_attempts=1)
+        await bench.settled()
     assert worker.statistics().unhandled == 1001
     lines = [r.getMessage() for r in caplog.records if "no handler" in r.getMessage()]
     assert len(lines) <= 12
