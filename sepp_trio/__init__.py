@@ -40,7 +40,6 @@ from .errors import UnknownQueuesError as UnknownQueuesError
 from .lease import Lease as Lease
 from .retry import RetryPolicy as RetryPolicy
 from .transport import ChannelStatistics as ChannelStatistics
-from .transport import ServerConfig as ServerConfig
 from .types import CustomEntriesTooMany as CustomEntriesTooMany
 from .types import CustomKeyTooLong as CustomKeyTooLong
 from .types import CustomMapTooLarge as CustomMapTooLarge
@@ -88,6 +87,7 @@ if TYPE_CHECKING:
     from .broker import LimitsConfig as LimitsConfig
     from .broker import ListenConfig as ListenConfig
     from .broker import QueueConfig as QueueConfig
+    from .broker import ServerConfig as ServerConfig
     from .broker import StorageConfig as StorageConfig
     from .broker import open_broker as open_broker
 else:
@@ -100,6 +100,7 @@ else:
             "LimitsConfig",
             "ListenConfig",
             "QueueConfig",
+            "ServerConfig",
             "StorageConfig",
             "open_broker",
         }

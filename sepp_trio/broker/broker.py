@@ -15,7 +15,7 @@ from tricycle import open_service_nursery
 
 from sepp_trio.client import SeppClient, open_client
 from sepp_trio.retry import RetryPolicy
-from sepp_trio.transport import GrpcServer, tls_listener
+from sepp_trio.transport.server import GrpcServer, tls_listener
 from sepp_trio.types import Duration
 
 from ._changes import Observer

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from sepp_trio.errors import ConfigError
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport.server import ServerConfig
 from sepp_trio.types._checks import shown
 
 from . import _config_file as _file

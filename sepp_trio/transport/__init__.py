@@ -1,4 +1,7 @@
-"""gRPC over HTTP/2 for Trio, in both roles.  Knows nothing of any service."""
+"""gRPC over HTTP/2 for Trio: the client's role; :mod:`.server` is the other.
+
+Knows nothing of any service.
+"""
 
 from ._calls import PendingCall as PendingCall
 from ._channel import Channel as Channel
@@ -10,7 +13,3 @@ from ._errors import CallError as CallError
 from ._errors import ChannelClosed as ChannelClosed
 from ._errors import DialError as DialError
 from ._method import Method as Method
-from ._server import GrpcServer as GrpcServer
-from ._server import tls_listener as tls_listener
-from ._server_call import ServerCall as ServerCall
-from ._server_config import ServerConfig as ServerConfig

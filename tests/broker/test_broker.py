@@ -17,7 +17,8 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from sepp_trio.broker import ApiKey, BrokerConfig, ListenConfig, open_broker
 from sepp_trio.client import SeppClient, open_client
 from sepp_trio.errors import BrokerError, ConfigError, ConnectError, StoreError
-from sepp_trio.transport import Channel, ServerConfig, open_channel, tcp_connector
+from sepp_trio.transport import Channel, open_channel, tcp_connector
+from sepp_trio.transport.server import ServerConfig
 from sepp_trio.types import EnqueueRequest, ReserveOptions
 
 from .calls import channel_to, reserve

@@ -20,7 +20,7 @@ import pytest
 import trio
 
 from sepp_trio import EnqueueRequest, Payload, ReserveOptions, SeppClient, open_client
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport.server import ServerConfig
 from sepp_trio.wire import encoder_of, records
 from tests.cli.helpers import ready_address, started
 from tests.transport.hostile import (

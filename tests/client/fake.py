@@ -17,7 +17,7 @@ from grpclib.exceptions import GRPCError
 
 from sepp_trio import wire
 from sepp_trio.client import SeppClient, open_client
-from sepp_trio.transport import GrpcServer
+from sepp_trio.transport.server import GrpcServer
 from sepp_trio.wire import records
 from sepp_trio.wire.generated.sepp.v1 import QueueServiceBase
 

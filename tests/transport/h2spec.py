@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from sepp_trio.transport import GrpcServer
+from sepp_trio.transport.server import GrpcServer
 from tests.transport.server_tools import BytesCodec, Service, open_port
 
 SECTIONS = ("generic", "http2")

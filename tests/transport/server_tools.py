@@ -11,7 +11,7 @@ import trio
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
-from sepp_trio.transport import GrpcServer, ServerCall, ServerConfig
+from sepp_trio.transport.server import GrpcServer, ServerCall, ServerConfig
 from tests.transport.hostile import RawClient
 
 PREFIX = "/test.Service/"
@@ -172,7 +172,7 @@ async def open_port(
     server: GrpcServer, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
     """The server on a loopback port."""
-    from sepp_trio.transport import tls_listener
+    from sepp_trio.transport.server import tls_listener
 
     listeners: list[Any] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port: int = listeners[0].socket.getsockname()[1]

@@ -8,8 +8,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from sepp_trio.transport import CallError, GrpcServer, open_channel
+from sepp_trio.transport import CallError, open_channel
 from sepp_trio.transport._stub import MessageCodec
+from sepp_trio.transport.server import GrpcServer
 from sepp_trio.wire.generated.sepp.v1 import (
     AckRequest,
     AckResponse,

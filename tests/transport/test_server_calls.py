@@ -11,7 +11,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from sepp_trio.transport import GrpcServer, ServerCall, ServerConfig
+from sepp_trio.transport.server import GrpcServer, ServerCall, ServerConfig
 from tests.transport.hostile import RawClient, data, prefixed
 from tests.transport.server_tools import (
     ECHO,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport.server import ServerConfig
 
 
 def test_the_defaults_are_fine() -> None:

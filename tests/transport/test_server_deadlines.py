@@ -7,7 +7,7 @@ import trio
 from grpclib.const import Cardinality, Handler
 from trio.testing import MockClock
 
-from sepp_trio.transport import GrpcServer, ServerCall
+from sepp_trio.transport.server import GrpcServer, ServerCall
 from tests.transport.hostile import END_HEADERS, HEADERS, RawClient, data, frame, prefixed
 from tests.transport.server_tools import ECHO, PARK, STUBBORN, BytesCodec, open_harness
 

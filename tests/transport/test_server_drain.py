@@ -9,7 +9,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport.server import ServerConfig
 from tests.transport.hostile import RawClient, data, goaway, ping, prefixed
 from tests.transport.server_tools import ECHO, PARK, STUBBORN, WATCH, Harness, open_harness
 

@@ -9,7 +9,7 @@ import trio
 from grpclib.const import Cardinality, Handler
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from sepp_trio.transport import GrpcServer, ServerCall, ServerConfig
+from sepp_trio.transport.server import GrpcServer, ServerCall, ServerConfig
 from tests.transport.hostile import (
     BIG_WINDOW,
     RawClient,

@@ -13,7 +13,7 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from sepp_trio.transport import GrpcServer
+from sepp_trio.transport.server import GrpcServer
 from tests.transport.server_tools import (
     ECHO,
     FAIL,

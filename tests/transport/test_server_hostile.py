@@ -19,7 +19,7 @@ from trio.testing import (
     wait_all_tasks_blocked,
 )
 
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport.server import ServerConfig
 from tests.transport import hostile
 from tests.transport.hostile import (
     END_HEADERS,

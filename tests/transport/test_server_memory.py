@@ -5,8 +5,9 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from sepp_trio.transport import Channel, Method, ServerConfig, open_channel
+from sepp_trio.transport import Channel, Method, open_channel
 from sepp_trio.transport._server_memory import Memory, MemoryShare
+from sepp_trio.transport.server import ServerConfig
 from tests.transport.hostile import BIG_WINDOW, RawClient, data, prefixed, reset, settings
 from tests.transport.server_tools import ECHO, PARK, Harness, open_harness
 

@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport.server import ServerConfig
 from tests.transport import hostile
 from tests.transport.hostile import (
     END_HEADERS,

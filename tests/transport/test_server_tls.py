@@ -10,7 +10,7 @@ import pytest
 import trio
 import trustme
 
-from sepp_trio.transport import GrpcServer, ServerConfig
+from sepp_trio.transport.server import GrpcServer, ServerConfig
 from tests.transport.hostile import RawClient
 from tests.transport.server_tools import ECHO, BytesCodec, Service, open_port
 

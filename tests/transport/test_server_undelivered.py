@@ -8,7 +8,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from sepp_trio.transport import GrpcServer, ServerCall
+from sepp_trio.transport.server import GrpcServer, ServerCall
 from tests.transport.hostile import RawClient, data, prefixed, reset, window_update
 from tests.transport.server_tools import (
     ECHO,

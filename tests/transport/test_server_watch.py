@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from sepp_trio.transport import ServerConfig
+from sepp_trio.transport.server import ServerConfig
 from tests.transport.hostile import BIG_WINDOW, PREFACE, RawClient, ping, settings, window_update
 from tests.transport.server_tools import ECHO, PARK, WATCH, Gate, open_harness
 
