@@ -59,18 +59,29 @@ def sweep(program: Program) -> tuple[SweepReport, set[tuple[int, ...]]]:
 
 
 class CancelAtEvent(trio.abc.Instrument):
-    """Cancels at the n-th event of the run loop, whatever that is."""
+    """Cancels at the n-th event of the run loop, whatever that is, but not in the midst of a
+    handler's step, where nobody else could."""
 
-    def __init__(self, number: int, scope: trio.CancelScope) -> None:
+    def __init__(self, number: int, scope: trio.CancelScope, tree: Tree) -> None:
         self.left = number
         self._scope = scope
+        self._tree = tree
+        self._in_step = True
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._event()
+        self._in_step = task in self._tree.tasks
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._in_step = False
+        self._event()
 
     def _event(self, *_: Any) -> None:
-        self.left -= 1
+        self.left -= not self._in_step
         if self.left == 0:
             self._scope.cancel()
 
-    before_task_step = after_task_step = after_io_wait = task_scheduled = _event
+    after_io_wait = task_scheduled = _event
 
 
 def all_effects(program: Program) -> set[tuple[int, ...]]:
@@ -80,18 +91,21 @@ def all_effects(program: Program) -> set[tuple[int, ...]]:
     async def main(number: int) -> bool:
         order = SteadyOrder()
         scope = trio.CancelScope()
-        instrument = CancelAtEvent(number, scope)
+        instrument: Any = None
 
         class Steps(trio.abc.Instrument):
             def after_task_step(self, task: trio.lowlevel.Task) -> None:
                 order.steps += task in tree.tasks
 
         async def root() -> None:
-            nonlocal tree
+            nonlocal tree, instrument
             tree = Tree(trio.lowlevel.current_task())
+            instrument = CancelAtEvent(number, scope, tree)
             order.tasks = tree.tasks
             for added in (tree, Steps(), instrument):
                 trio.lowlevel.add_instrument(added)
+            if not number:
+                scope.cancel()
             try:
                 with scope:
                     await interpreter.run(program)
@@ -105,9 +119,9 @@ def all_effects(program: Program) -> set[tuple[int, ...]]:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(root)
         found.add(tuple(interpreter.effects))
-        return instrument.left <= 0
+        return not number or bool(instrument.left <= 0)
 
-    for number in count(1):
+    for number in count():
         if not run_on_leaping_clock(lambda number=number: main(number)):  # type: ignore[misc]
             return found
     raise AssertionError

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -271,3 +272,123 @@ async def test_a_cancel_between_an_answer_and_its_use(world: World) -> None:
 
     failure = await failure_of(handler, invariant=not_lost, setup=setup)
     assert failure.line is not None
+
+
+async def test_a_drain_that_ends_the_work_early_as_if_it_were_done(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        for row in range(3):
+            if ctx.stopping:
+                return
+            await trio.sleep(1)  # here
+            world.rows.append(row)
+
+    def all_rows(run: SweepRun) -> None:
+        if run.settled:
+            assert world.rows == [0, 1, 2]
+
+    failure = await failure_of(handler, invariant=all_rows, setup=world.new, by="drain")
+    [drained] = failure.history
+    assert (drained.cause, drained.outcome) == ("drain", "acked")
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_handler_that_swallows_every_cancel_is_ended_by_force(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        while not world.cleaned:
+            try:
+                await trio.sleep(1)  # here
+                world.cleaned = True
+            except BaseException:
+                pass
+
+    failure = await failure_of(handler, setup=world.new)
+    assert failure.problem == "the handler swallows its cancel again and again"
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+    world.cleaned = True  # or its coroutine would swallow that it is closed as well
+
+
+async def test_a_thread_that_swallows_its_cancel(cause: Cause) -> None:
+    def looks(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            trio.from_thread.check_cancelled()  # here
+        except BaseException:
+            pass
+
+    def calls(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            trio.from_thread.run(trio.sleep, 1)  # here
+        except BaseException:
+            pass
+
+    for handler in (looks, calls):
+        failure = await failure_of(handler, by=cause)
+        assert failure.problem == "the handler swallows its cancel: it returned"
+        assert failure.line is not None
+        assert failure.line.number == line_of(handler)
+
+
+async def test_a_thread_that_does_its_work_twice(world: World) -> None:
+    def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        for row in range(3):
+            if row not in world.marks:
+                world.rows.append(row)
+                trio.from_thread.check_cancelled()  # here
+                world.marks.add(row)
+
+    def no_row_twice(run: SweepRun) -> None:
+        assert len(world.rows) == len(set(world.rows))
+
+    failure = await failure_of(handler, invariant=no_row_twice, setup=world.new)
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+async def test_a_shielded_wait_for_what_the_cancel_has_ended() -> None:
+    """It has a deadline, but the lease ends before; the waiting line is told."""
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        done = trio.Event()
+
+        async def work() -> None:
+            await trio.sleep(1)
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            with trio.move_on_after(60, shield=True):
+                await done.wait()  # here
+
+    failure = await failure_of(handler, by="timeout")
+    assert "outlives its lease" in failure.problem
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+@pytest.mark.parametrize("kind", ["partial", "method", "object"])
+async def test_lines_of_all_kinds_of_handlers(world: World, kind: str) -> None:
+    class Handlers:
+        async def handle(self, payload: Payload | None, ctx: JobCtx) -> None:
+            world.rows.append(1)
+            await trio.lowlevel.checkpoint()
+
+        async def __call__(self, payload: Payload | None, ctx: JobCtx) -> None:
+            await self.handle(payload, ctx)
+
+    handlers = Handlers()
+    handler: Any = {
+        "partial": functools.partial(Handlers.handle, handlers),
+        "method": handlers.handle,
+        "object": handlers,
+    }[kind]
+
+    def once(run: SweepRun) -> None:
+        assert len(world.rows) <= 1
+
+    failure = await failure_of(handler, invariant=once, setup=world.new)
+    assert failure.line is not None
+    assert failure.line.function.endswith("Handlers.handle")
+    report = await cancellation_sweep(handler)
+    assert report.checkpoints[-1].line.file == __file__

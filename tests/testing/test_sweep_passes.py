@@ -162,3 +162,36 @@ async def test_threads_of_an_async_handler(world: World) -> None:
     report = await cancellation_sweep(handler, invariant=in_order, setup=world.new, by=ALL)
     assert threading.get_ident() not in threads
     assert sum(point.moment == "check" for point in report.checkpoints) == 3
+
+
+async def test_a_drain_that_gives_the_job_back(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        for row in range(3):
+            if row not in world.marks:
+                if ctx.stopping:
+                    raise HandlerError.retry("the worker stops")
+                await trio.sleep(1)
+                world.rows.append(row)
+                world.marks.add(row)
+
+    def all_rows(run: SweepRun) -> None:
+        assert not run.settled or world.rows == [0, 1, 2]
+
+    report = await cancellation_sweep(
+        handler, invariant=all_rows, setup=world.new, by="drain", cancels=2
+    )
+    assert report.deliveries > report.histories
+
+
+async def test_shields_tasks_and_threads_in_a_drain(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(trio.from_thread.check_cancelled)
+                event = trio.Event()
+                trio.lowlevel.current_trio_token().run_sync_soon(event.set)
+                await event.wait()
+
+    report = await cancellation_sweep(handler, by="drain")
+    assert report.deliveries == report.histories

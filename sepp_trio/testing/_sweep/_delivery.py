@@ -57,7 +57,7 @@ class Delivery:
         swept: Swept,
         cause: Cause,
         checkpoint: Checkpoint | None,
-        strike: Callable[[Cause, JobCtx], str],
+        strike: Callable[[Cause, JobCtx], str | None],
         *,
         record: bool,
         limit: float,
@@ -156,7 +156,12 @@ class Delivery:
         self.struck = line
         try:
             left = ctx.remaining()
-            after = self._watch_cancel(self._strike(self.cause, ctx))
+            reason = self._strike(self.cause, ctx)
+            if reason is None:
+                if not self._instruments:
+                    self._install(Steps(tree, self._swept.order))
+                return
+            after = self._watch_cancel(reason)
             task = trio.lowlevel.current_task()
             if task in tree.alive:
                 after.look_at_shield(task)

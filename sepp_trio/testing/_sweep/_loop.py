@@ -105,8 +105,9 @@ async def cancellation_sweep(
         setup: Makes the world new before each history. Sync or async.
         by: ``"lease lost"``: the broker takes the lease away and the worker learns of it.
             ``"shutdown"``: the worker is stopped by force and gives the job back, another one
-            gets it. ``"timeout"``: the handler's timeout strikes. Several are swept one after
-            the other.
+            gets it. ``"timeout"``: the handler's timeout strikes. ``"drain"``: the worker begins
+            to stop; the handler is not cancelled, but sees ``ctx.stopping``, and must not let
+            the job be acked half done. Several are swept one after the other.
         cancels: How many deliveries of one history are cancelled at most, at all combinations
             of their checkpoints.
         max_histories: Upper bound; a level that has more is covered evenly, and the report
@@ -275,7 +276,7 @@ class _Sweep:
         place = delivery.stuck_at()
         if delivery.fault is not None:
             fault = delivery.fault
-        elif delivery.struck is None:
+        elif delivery.aftermath is None:
             fault = Fault(
                 "the handler does not end, and nobody cancels it",
                 place.line,

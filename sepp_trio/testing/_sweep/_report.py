@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
-Cause: TypeAlias = Literal["lease lost", "shutdown", "timeout"]
-"""Why a handler is cancelled."""
+Cause: TypeAlias = Literal["lease lost", "shutdown", "timeout", "drain"]
+"""What happens to a handler; a drain does not cancel it."""
 
 Moment: TypeAlias = Literal["start", "waits", "resumes", "ended", "check", "end"]
 

@@ -123,8 +123,8 @@ class Stage:
 
     # ---- causes ----
 
-    def strike(self, cause: Cause, ctx: JobCtx) -> str:
-        """Let it happen, now; the reason that ``Cancelled`` will have."""
+    def strike(self, cause: Cause, ctx: JobCtx) -> str | None:
+        """Let it happen, now; the reason that ``Cancelled`` will have, if there is to be one."""
         lease = ctx._lease
         if cause == "lease lost":
             lease.lose(_NOT_FOUND)
@@ -135,6 +135,9 @@ class Stage:
             lease.cancel(TIMED_OUT)
             return TIMED_OUT
         assert self._worker is not None
+        if cause == "drain":
+            self._worker.shutdown()
+            return None
         self._worker.shutdown(grace=0)
         return GRACE_OVER
 
