@@ -4,6 +4,7 @@ seconds. Each is one ``run_handler`` with a real server, client and worker."""
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -40,7 +41,8 @@ def budget() -> Iterator[None]:
     """All tests together keep to the budget."""
     began = time.process_time()
     yield
-    assert time.process_time() - began < _BUDGET
+    if sys.gettrace() is None:  # coverage takes its own time
+        assert time.process_time() - began < _BUDGET
 
 
 # ---- handlers that read their job ----
