@@ -108,7 +108,11 @@ class Settlement:
         if self.phase is not _SETTLING:
             return
         if error is None:
-            self._settle(_DONE, response, None)
+            # As in _settle, for there is one of these for each job.
+            self.close()
+            if self.settled is not None:
+                self.settled.set()
+            self._on_settled(self, _DONE, response, None)  # type: ignore[arg-type]
             return
         if error.origin == "server":
             if error.status is Status.NOT_FOUND:

@@ -12,12 +12,13 @@ from typing import Literal
 from ..types import Duration
 from ..types._checks import integer, seconds, text
 from ..types._job import checked_queues
+from ..types._value import Value
 
 OnFatal = Literal["retry", "raise"]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Options(Value):
     """What a worker was made with; durations in seconds."""
 
     queues: tuple[str, ...]

@@ -65,7 +65,7 @@ class Reports:
             self._log_error(job, error, "after it was acked or nacked")
         elif lease.lost is not None:
             self._run.counters.lost += 1
-            logger.error("%s: %s, nothing is sent for it: %s", job, LEASE_LOST, lease.lost)
+            logger.error("%s: %s, nothing is sent for it: %s", job.label, LEASE_LOST, lease.lost)
             self._log_error(job, error, "after its lease was lost")
             lease.close()
         elif leaving is not None:
@@ -75,10 +75,10 @@ class Reports:
         elif error is not None:
             failure = self._judge(job, error)
             if failure.expected:
-                logger.warning("%s: %s: %s", job, _verb(failure.directive), failure.reason)
+                logger.warning("%s: %s: %s", job.label, _verb(failure.directive), failure.reason)
             else:
-                logger.error("%s: %s", job, failure.reason, exc_info=error)
-            self._nack(str(job), lease, failure.directive, failure.reason)
+                logger.error("%s: %s", job.label, failure.reason, exc_info=error)
+            self._nack(job.label, lease, failure.directive, failure.reason)
         if leaving is not None:
             self._run.leave(leaving)
             self._run.stop.force(WORKER_EXITS)
@@ -93,12 +93,12 @@ class Reports:
         else:
             self._log_error(job, error, f"after it was cancelled ({cancelled})")
         if failure is not None:
-            logger.warning("%s: %s: %s", job, _verb(failure.directive), failure.reason)
-            self._nack(str(job), job.lease, failure.directive, failure.reason)
+            logger.warning("%s: %s: %s", job.label, _verb(failure.directive), failure.reason)
+            self._nack(job.label, job.lease, failure.directive, failure.reason)
         elif cancelled == TIMED_OUT:
             reason = f"{TIMED_OUT} after {job.timeout:g} s"
-            logger.error("%s: %s", job, reason)
-            self._nack(str(job), job.lease, RetryDirective.DEFAULT, reason)
+            logger.error("%s: %s", job.label, reason)
+            self._nack(job.label, job.lease, RetryDirective.DEFAULT, reason)
         else:
             self.give_back(job, cancelled)
 
@@ -106,31 +106,31 @@ class Reports:
         try:
             return judge(error, job.lease.attempt)
         except Exception:  # the exception is the user's own, and so is what is asked of it
-            logger.warning("%s: what its handler raised cannot be read", job, exc_info=True)
+            logger.warning("%s: what its handler raised cannot be read", job.label, exc_info=True)
             reason = f"handler raised {type(error).__name__}, which cannot be read"
             return Failure(RetryDirective.DEFAULT, reason, expected=True)
 
     def _log_error(self, job: RunningJob, error: BaseException | None, when: str) -> None:
         if error is not None:
-            logger.warning("%s: its handler failed %s", job, when, exc_info=error)
+            logger.warning("%s: its handler failed %s", job.label, when, exc_info=error)
 
     # ---- jobs that did not run ----
 
     def give_back(self, job: RunningJob, reason: str) -> None:
         """Let the job be delivered again at once: it was no failure of its own."""
-        logger.info("%s: given back: %s", job, reason)
+        logger.info("%s: given back: %s", job.label, reason)
         if self._run.poller.pending and job.lease.end - trio.current_time() > _PATIENCE:
             # That reserve would get it, and giving it back again would spend another attempt.
             self._held_back.append((job, reason))
             self._run.slots.reports += 1
         else:
-            self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
+            self._nack(job.label, job.lease, NOW, f"interrupted: {reason}", given_back=True)
 
     def reserve_settled(self) -> None:
         """No reserve of this worker waits any more: give back what was held back for that."""
         held_back, self._held_back = self._held_back, []
         for job, reason in held_back:
-            self._nack(str(job), job.lease, NOW, f"interrupted: {reason}", given_back=True)
+            self._nack(job.label, job.lease, NOW, f"interrupted: {reason}", given_back=True)
             self._run.slots.reported()
 
     def over_before_start(self, record: records.Job, lease: HeldLease) -> None:
@@ -222,17 +222,22 @@ class Reports:
     def _acked(
         self, lease: HeldLease, verdict: Verdict, response: object, error: CallError | None
     ) -> None:
-        job = self._pending[lease]
         if verdict is _DONE:
             self._run.counters.acked += 1
             if logger.isEnabledFor(logging.DEBUG):
-                logger.debug("%s: acked", job)
+                logger.debug("%s: acked", self._label_of(lease))
         elif verdict is Verdict.DONE_BEFORE:
             self._run.counters.acked += 1
-            logger.info("%s: acked; the answer to an earlier try was lost", job)
+            label = self._label_of(lease)
+            logger.info("%s: acked; the answer to an earlier try was lost", label)
         else:
-            self._not_reported(str(job), "ack", verdict, error)
+            self._not_reported(self._label_of(lease), "ack", verdict, error)
         self._settled(lease)
+
+    def _label_of(self, lease: HeldLease) -> str:
+        job = self._pending[lease]
+        assert job is not None  # it is an ack
+        return job.label
 
     def _nacked(
         self,

@@ -179,7 +179,7 @@ class Run:
         if entry is None:
             self.reports.unhandled(record, lease)
             return True
-        job = RunningJob(self, record, lease, entry)
+        job = RunningJob(record, lease, self, entry)
         auto_extend = options.auto_extend
         if auto_extend:
             self.keeper.start_beats(lease, now)
@@ -267,7 +267,7 @@ class Run:
                 logger.log(
                     logging.WARNING,
                     "%s goes on %.1f s after it was cancelled (%s); its slot stays taken",
-                    job,
+                    job.label,
                     age,
                     job.lease.lost or job.lease.cancel_reason,
                 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..types._value import Value
+
 State = Literal["new", "running", "draining", "stopping", "stopped"]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStatistics:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WorkerStatistics(Value):
     """A worker at one moment. Jobs are counted once for each delivery.
 
     ``in_flight`` handlers run (or wait for the limit of their type), ``waiting`` jobs have no

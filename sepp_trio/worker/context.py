@@ -24,11 +24,10 @@ class JobCtx:
 
     __slots__ = ("_custom", "_lease", "_record", "_stopping")
 
-    def __init__(self, record: records.Job, lease: HeldLease, stopping: trio.Event) -> None:
-        self._record = record
-        self._lease = lease
-        self._stopping = stopping
-        self._custom: Mapping[str, Primitive] | None = None
+    _record: records.Job
+    _lease: HeldLease
+    _stopping: trio.Event
+    _custom: Mapping[str, Primitive] | None
 
     def __str__(self) -> str:
         job = self._record

@@ -14,41 +14,52 @@ if TYPE_CHECKING:
     from ._run import Run
 
 
-class RunningJob:
-    """A received job on its way through the worker.
+class RunningJob(JobCtx):
+    """A received job on its way through the worker; handlers know it as their ``JobCtx``.
 
     Its lease's scope is shielded: a cancel of ``Worker.run`` reaches the handler by way of
     :meth:`HeldLease.cancel`, so that every cancel has its reason and ends in the same way.
     """
 
-    __slots__ = ("entry", "lease", "record", "run", "started_at", "timeout")
+    __slots__ = ("entry", "run", "started_at", "timeout")
 
-    def __init__(self, run: Run, record: records.Job, lease: HeldLease, entry: Entry) -> None:
+    if TYPE_CHECKING:
+        record: records.Job
+        lease: HeldLease
+    else:
+        # The worker's names for what handlers are not to touch.
+        record = JobCtx._record
+        lease = JobCtx._lease
+
+    def __init__(self, record: records.Job, lease: HeldLease, run: Run, entry: Entry) -> None:
+        # All of it here, because there is one of these for each job.
+        self._record = record
+        self._lease = lease
+        self._stopping = run.stop.draining
+        self._custom = None
         self.run = run
-        self.record = record
-        self.lease = lease
         self.entry = entry
         self.timeout = run.options.handler_timeout if entry.timeout is None else entry.timeout
         self.started_at: float | None = None
 
-    def __str__(self) -> str:
-        job = self.record
+    @property
+    def label(self) -> str:
+        """What the log calls it."""
+        job = self._record
         return f"job {job.id} type {job.job_type!r} attempt {job.attempt}/{job.max_attempts}"
 
     async def handle(self) -> None:
         """Run the handler under the lease; the task of this job."""
-        lease = self.lease
+        lease = self._lease
         error: BaseException | None = None
         try:
             if self.timeout is not None and self.started_at is not None:
                 lease.set_limit(self.started_at + self.timeout)
-            record = self.record
-            ctx = JobCtx(record, lease, self.run.stop.draining)
-            sent = record.payload  # judged at receipt
+            sent = self._record.payload  # judged at receipt
             payload = None if sent is None else Payload._of_checked(sent.data, sent.encoding)
             assert lease.scope is not None  # its end was set at receipt
             with lease.scope:
-                await self.entry.call(payload, ctx)
+                await self.entry.call(payload, self)
         except BaseException as caught:
             # The scope is shielded and takes its own Cancelled: none from outside comes here.
             # What a job raises is its own affair; ended() sees to those who want to leave.
