@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .types._checks import Duration, integer, seconds, shown
+from .types._value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RetryPolicy(Value):
     """Repeats of a call after a passing failure; the default makes one attempt.
 
     Only what may be repeated is: never a reserve or a drain, and an enqueue without

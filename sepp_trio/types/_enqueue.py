@@ -8,10 +8,11 @@ from datetime import datetime
 
 from ._checks import aware, integer, queue_name, text
 from ._payload import Payload, Primitive, TraceContext, checked_custom
+from ._value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class EnqueueRequest:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EnqueueRequest(Value):
     """One job to be stored.
 
     Args:
@@ -65,8 +66,8 @@ class EnqueueRequest:
             aware(self.scheduled_at, "scheduled_at")
 
 
-@dataclass(frozen=True, slots=True)
-class EnqueueAck:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EnqueueAck(Value):
     """The job is stored durably; ``deduplicated`` if an earlier request with the key did it."""
 
     job_id: str

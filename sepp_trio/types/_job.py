@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Protocol
 
 from ._checks import Duration, integer, queue_name, seconds, text
 from ._payload import Payload, Primitive, TraceContext
+from ._value import Value
 
 
 class LeasedJob(Protocol):
@@ -23,8 +24,8 @@ class LeasedJob(Protocol):
         """The delivery that is meant: 1 for the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReserveOptions:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ReserveOptions(Value):
     """What to reserve.
 
     Args:
@@ -68,8 +69,8 @@ def checked_queues(queues: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Job(Value):
     """A job under a lease, flat and frozen.
 
     ``lease_expires_at`` is the server's clock at delivery; ``lease_deadline`` is the
@@ -100,8 +101,8 @@ class Job:
         return f"job {self.id} ({self.job_type}, attempt {self.attempt}/{self.max_attempts})"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryDirective:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RetryDirective(Value):
     """What becomes of a job that failed: ``DEFAULT`` (the queue's retry policy),
     ``after(delay)`` or ``DEAD_LETTER``."""
 

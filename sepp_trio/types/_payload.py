@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from ._checks import shown, text
+from ._value import Value
 
 Primitive: TypeAlias = str | int | float | bool
 """A value of the custom map; an int is 64 bits wide and signed."""
@@ -17,8 +18,8 @@ Primitive: TypeAlias = str | int | float | bool
 _TRACEPARENT = re.compile("[0-9a-fA-F]{2}-([0-9a-fA-F]{32})-([0-9a-fA-F]{16})-[0-9a-fA-F]{2}")
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Payload(Value):
     """A job's data, at least one byte, and the free label that says how to read it.
 
     Raises:
@@ -71,8 +72,8 @@ _set_data = vars(Payload)["data"].__set__
 _set_encoding = vars(Payload)["encoding"].__set__
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TraceContext(Value):
     """A W3C trace context that travels with the job.
 
     Raises:

@@ -6,23 +6,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from ._value import Value
 
-@dataclass(frozen=True, slots=True)
-class JobRejection:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class JobRejection(Value):
     """Base of all reasons. ``transient`` ones go away by themselves; the others come
     back for the same job on the same configuration."""
 
     transient: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _OverLimit(JobRejection):
     # A base rather than the same fields six times: making a dataclass takes half a millisecond.
     limit: int
     actual: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class UnknownQueue(JobRejection):
     """The server is strict and does not declare this queue."""
 
@@ -41,7 +43,7 @@ class PayloadTooLarge(_OverLimit):
         return f"payload of {self.actual} bytes is over the limit of {self.limit}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EncodingNotAllowed(JobRejection):
     """The payload's label is not on the allow-list."""
 
@@ -53,7 +55,7 @@ class EncodingNotAllowed(JobRejection):
         return f"payload encoding {self.encoding!r} is not allowed (allowed: {allowed})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class JobTypeNotAllowed(JobRejection):
     """The queue takes only the job types it declares."""
 
@@ -83,7 +85,7 @@ class CustomMapTooLarge(_OverLimit):
         return f"custom map of {self.actual} bytes is over the limit of {self.limit}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CustomKeyTooLong(JobRejection):
     """UTF-8 bytes of one key of the custom map over the limit."""
 
@@ -122,7 +124,7 @@ class IdempotencyKeyTooLong(_OverLimit):
         return f"idempotency key of {self.actual} bytes is over the limit of {self.limit}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ScheduledTooFar(JobRejection):
     """``scheduled_at`` beyond the horizon (seconds); ``actual`` is ``None`` if no
     ``datetime`` can hold what the server echoed."""
@@ -135,7 +137,7 @@ class ScheduledTooFar(JobRejection):
         return f"scheduled_at {when} is more than {self.horizon:g} s ahead"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class InvalidRequest(JobRejection):
     """The job breaks a structural rule of the contract."""
 
@@ -145,7 +147,7 @@ class InvalidRequest(JobRejection):
         return f"invalid job: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QueueFull(JobRejection):
     """The queue holds as many live jobs as it may."""
 
@@ -157,7 +159,7 @@ class QueueFull(JobRejection):
         return f"queue {self.queue!r} is full ({self.limit} jobs)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QueueClosing(JobRejection):
     """The queue is being deleted right now."""
 
@@ -177,8 +179,8 @@ class UnknownRejection(JobRejection):
         return "rejected for a reason that this client does not know (newer server?)"
 
 
-@dataclass(frozen=True, slots=True)
-class JobValidationError:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class JobValidationError(Value):
     """One refused job of an atomic batch, by its position in the request."""
 
     index: int

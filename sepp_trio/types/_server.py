@@ -9,6 +9,7 @@ from enum import Enum
 
 from ._enqueue import EnqueueRequest
 from ._payload import Payload, Primitive, TraceContext
+from ._value import Value
 
 
 class DeadLetterCause(Enum):
@@ -21,8 +22,8 @@ class DeadLetterCause(Enum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterRecord:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeadLetterRecord(Value):
     """A job that was given up. ``last_reason`` is that of the last nack, if it gave one."""
 
     job_id: str
@@ -54,8 +55,8 @@ class DeadLetterRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RawDeadLetter:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RawDeadLetter(Value):
     """A drained record that could not be read: the server has already deleted it, so
     its bytes (a ``sepp.v1.DeadLetterRecord``) are kept here."""
 
@@ -63,8 +64,8 @@ class RawDeadLetter:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ServerInfo(Value):
     """The server's global limits; a queue may have its own. Durations in seconds."""
 
     server_version: str
