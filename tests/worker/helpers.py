@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from sepp_trio import (
-    EnqueueRequest,
-    JobCtx,
-    Payload,
-    SeppClient,
-    Worker,
-)
+from sepp_trio import EnqueueRequest, JobCtx, Payload, SeppClient, Worker
 from sepp_trio.testing import JobHistory, Jobs
 
 

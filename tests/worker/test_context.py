@@ -10,21 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from sepp_trio import (
-    EnqueueRequest,
-    HandlerError,
-    JobCtx,
-    Payload,
-    TraceContext,
-    open_client,
-)
-from sepp_trio.testing import (
-    Acked,
-    Recorder,
-    Retried,
-    open_fragile_server,
-    run_handler,
-)
+from sepp_trio import EnqueueRequest, HandlerError, JobCtx, Payload, TraceContext, open_client
+from sepp_trio.testing import Acked, Recorder, Retried, open_fragile_server, run_handler
 from sepp_trio.wire import records
 from tests.worker.bench import Bench
 from tests.worker.helpers import running, worker_on

@@ -8,13 +8,7 @@ import pytest
 import trio
 
 from sepp_trio import HandlerError, JobCtx, Payload
-from sepp_trio.testing import (
-    Acked,
-    DeadLettered,
-    Outcome,
-    Retried,
-    run_handler,
-)
+from sepp_trio.testing import Acked, DeadLettered, Outcome, Retried, run_handler
 from tests.worker.bench import CONFIG, Bench
 from tests.worker.helpers import RETRY_DELAY, at_once
 

@@ -11,19 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from sepp_trio import (
-    DuplicateHandlerError,
-    EnqueueRequest,
-    HandlerError,
-    JobCtx,
-    Payload,
-)
-from sepp_trio.testing import (
-    Acked,
-    Retried,
-    open_recording_broker,
-    run_handler,
-)
+from sepp_trio import DuplicateHandlerError, EnqueueRequest, HandlerError, JobCtx, Payload
+from sepp_trio.testing import Acked, Retried, open_recording_broker, run_handler
 from tests.worker.bench import Bench
 from tests.worker.helpers import at_once, given_back, ids, running, sleeper, until, worker_on
 

@@ -11,12 +11,7 @@ import trio
 from grpclib.const import Status
 
 from sepp_trio import ClientClosedError, JobCtx, Payload
-from sepp_trio.testing import (
-    BlackHole,
-    Delay,
-    DropConnection,
-    Fail,
-)
+from sepp_trio.testing import BlackHole, Delay, DropConnection, Fail
 from tests.worker.bench import Bench
 from tests.worker.helpers import (
     Watched,
@@ -330,6 +325,7 @@ async def test_a_handle_shuts_down_from_another_thread(bench: Bench) -> None:
         thread.start()
         thread.join()
         assert handle.is_shutdown
+        await until(lambda: worker.statistics().state == "stopped", 6)
     assert worker.statistics().state == "stopped"
     handle.shutdown()  # harmless
 

@@ -18,22 +18,9 @@ import trio
 from grpclib.const import Status
 
 from sepp_trio import EnqueueRequest, JobCtx, Payload, open_client
-from sepp_trio.testing import (
-    Answer,
-    Fail,
-    Recorder,
-    open_fragile_server,
-    open_recording_broker,
-)
+from sepp_trio.testing import Answer, Fail, Recorder, open_fragile_server, open_recording_broker
 from tests.worker.bench import Bench
-from tests.worker.helpers import (
-    at_once,
-    given_back,
-    running,
-    sleeper,
-    until,
-    worker_on,
-)
+from tests.worker.helpers import at_once, given_back, running, sleeper, until, worker_on
 
 Handler = Callable[[Payload | None, JobCtx], Awaitable[None]]
 
@@ -83,7 +70,8 @@ async def test_12_the_verdict_of_the_lease_is_final_whatever_the_handler_does(
     async with bench.running(handler, 3, auto_extend=how == "refused", max_in_flight=1) as worker:
         await bench.put("t", max_attempts=1)
         if how == "refused":
-            await bench.lose_lease((await bench.until(lambda jobs: jobs.leased)).leased[0])
+            [job] = await bench.until(lambda jobs: jobs.leased)
+            await bench.lose_lease(job)
         await until(lambda: worker.statistics().lost)
         assert worker.statistics().in_flight == 0
         await trio.sleep(5)
@@ -113,7 +101,7 @@ async def test_20_a_report_that_fails_stays_inside_its_job(
     bench: Bench, rpc: str, answer: Status | bytes
 ) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
-        if rpc == "Nack" and ctx.id == first and ctx.attempt == 1:
+        if rpc == "Nack" and ctx.priority == 9 and ctx.attempt == 1:
             raise ValueError("fails")
 
     if isinstance(answer, Status):
@@ -121,7 +109,7 @@ async def test_20_a_report_that_fails_stays_inside_its_job(
     else:
         bench.inject(Answer(rpc, message=answer, times=None))
     async with bench.running(handler, 5, max_in_flight=4) as worker:
-        [first] = await bench.put("t")
+        await bench.put("t", priority=9)
         await trio.sleep(6)
         bench.relent()
         await bench.put("t", "t", "t")
