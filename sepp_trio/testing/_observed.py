@@ -112,7 +112,7 @@ class ObservedHandler:
     def _where(self) -> str:
         name = getattr(self._handler, "__qualname__", repr(self._handler))
         if self._task is not None:
-            return f"{name} has not ended; it waits at {where(self._task)}"
+            return f"{name} has not ended; it is at {where(self._task)}"
         if self._attempt is None:
             return f"{name} has not begun: the job did not reach it"
         return f"{name} has ended, but the worker could not report it"

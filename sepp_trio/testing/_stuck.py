@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import linecache
+import sys
 import sysconfig
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_stack
 from types import CodeType
 from typing import Any, Final
 
 import trio
 
 import sepp_trio
+
+from ._threads import waits_for_thread
 
 _OURS: Final = str(Path(sepp_trio.__file__).parent)
 _LIBRARIES: Final = tuple({sysconfig.get_path("stdlib"), str(Path(trio.__file__).parent), _OURS})
@@ -26,15 +31,26 @@ def family(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
 
 
 def where(task: trio.lowlevel.Task) -> str:
-    """The innermost line of the user's own code at which the task waits."""
-    place = ""
-    for frame, line in task.iter_await_frames():
-        code: CodeType = frame.f_code
-        if not place or not code.co_filename.startswith(_LIBRARIES):
-            place = f"{code.co_filename}:{line} in {code.co_name}"
-            if text := linecache.getline(code.co_filename, line).strip():
-                place += f": {text}"
-    return place or task.name
+    """The innermost line of the user's own code at which the task waits, or its thread works."""
+    lines = [(frame.f_code, line) for frame, line in task.iter_await_frames()]
+    if waits_for_thread(task):
+        lines += _thread_lines(task)
+    own = [line for line in lines if not line[0].co_filename.startswith(_LIBRARIES)] or lines
+    if not own:
+        return task.name
+    code, line = own[-1]
+    text = linecache.getline(code.co_filename, line).strip()
+    return f"{code.co_filename}:{line} in {code.co_name}: {text}"
+
+
+def _thread_lines(task: trio.lowlevel.Task) -> list[tuple[CodeType, int]]:
+    """Where the thread of the task stands, outermost first."""
+    for thread in threading.enumerate():
+        # Trio's own name for it: "function from task".
+        if thread.name.endswith(f" from {task.name}") and thread.ident is not None:
+            frame = sys._current_frames().get(thread.ident)
+            return [(item.f_code, line) for item, line in walk_stack(frame)][::-1]
+    return []
 
 
 def break_shields(task: trio.lowlevel.Task, below: trio.CancelScope) -> bool:

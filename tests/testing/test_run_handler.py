@@ -312,12 +312,23 @@ async def shielded_child(payload: Payload | None, ctx: JobCtx) -> None:
 
 @pytest.mark.parametrize("handler", [never_ends, shielded, shielded_child])
 async def test_a_handler_that_never_ends_is_ended(handler: Any) -> None:
-    where = rf"after 3600 s .*{handler.__name__} has not ended; it waits at .*test_run_handler.py:"
+    where = rf"after 3600 s .*{handler.__name__} has not ended; it is at .*test_run_handler.py:"
     async with assert_no_leaks():
         with pytest.raises(trio.TooSlowError, match=where):
             await run_handler(handler, auto_extend=True)
         with pytest.raises(trio.TooSlowError, match="after 5 s"):
             await run_handler(handler, limit=5)
+
+
+async def test_a_thread_that_never_ends_is_ended_where_it_looks_for_a_cancel() -> None:
+    def polls(payload: Payload | None, ctx: JobCtx) -> None:
+        while True:
+            trio.from_thread.check_cancelled()
+            time.sleep(0.001)  # here
+
+    where = r"polls has not ended; it is at .*test_run_handler\.py:\d+ in polls: .*"
+    with pytest.raises(trio.TooSlowError, match=where):
+        await run_handler(polls, limit=0.1)
 
 
 async def test_a_job_that_does_not_arrive_in_time_is_told_of() -> None:
