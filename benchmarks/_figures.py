@@ -119,8 +119,10 @@ def verdict(sections: Sequence[Section]) -> str:
     return table(["target", "limit", "measured", "met"], rows)
 
 
-def written(sections: Sequence[Section]) -> str:
-    """The verdict, then each section's table."""
-    parts = [verdict(sections)]
-    parts += [f"**{s.title}**\n\n{table(s.head, s.rows)}" for s in sections]
+def written(sections: Sequence[Section], *, smoke: bool) -> str:
+    """The verdict, unless the figures are too few for one, then each section's table."""
+    parts = [] if smoke else [verdict(sections)]
+    for section in sections:
+        measured = [row for row in section.rows if any("(" in cell for cell in row)]
+        parts.append(f"**{section.title}**\n\n{table(section.head, measured)}")
     return "\n".join(parts)

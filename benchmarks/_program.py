@@ -30,7 +30,8 @@ def scale_of(args: argparse.Namespace) -> Scale:
 
 def program(description: str | None, sections: Callable[[Scale], list[Section]]) -> None:
     """Measure, and print the tables and the verdict."""
-    print(written(sections(scale_of(parser(description).parse_args()))))
+    scale = scale_of(parser(description).parse_args())
+    print(written(sections(scale), smoke=scale.smoke))
 
 
 def missed(sections: list[Section]) -> list[str]:

@@ -62,7 +62,7 @@ def main() -> None:
     for name in args.only:
         print(f"--- {name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         sections += _PROGRAMS[name](scale)
-    text = f"\n{_heading(scale, began, load)}\n{written(sections)}\n"
+    text = f"\n{_heading(scale, began, load)}\n{written(sections, smoke=scale.smoke)}\n"
     print(text)
     if args.write:
         _PAGE.write_text(put_into_page(_PAGE.read_text(), text))

@@ -120,7 +120,7 @@ class Heartbeat(Alarm):
             return
         assert self._call is not None
         self._call.cancel()
-        if self._ended():
+        if self._ended() and not self._stopped:
             self._failed(now, "no answer until its end")
 
     def _is_over(self, now: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from itertools import pairwise
 
 import pytest
@@ -23,6 +23,7 @@ from sepp_trio import (
 )
 from sepp_trio.testing import (
     CallLog,
+    Delay,
     Fail,
     FaultProxy,
     FragileServer,
@@ -148,3 +149,30 @@ async def test_failed_beats_are_logged_once_a_second_at_most(
     assert 5 <= len(lines) <= 13
     assert "its lease could not be extended" in lines[0]
     assert len(bench.client._keeper) == 0
+
+
+@pytest.mark.parametrize("acked", [False, True])
+async def test_a_beat_without_an_answer_is_given_up_at_the_end_of_the_lease(
+    bench: Bench, caplog: pytest.LogCaptureFixture, acked: bool
+) -> None:
+    client = bench.client
+    await bench.put("t")
+    [job] = await reserve(client, 1)
+    bench.inject(Delay("Extend", request=100))
+    with pytest.raises(LeaseLostError) if not acked else nullcontext():
+        async with client.hold(job) as lease:
+            if acked:
+                await trio.sleep(15)  # the beat is on its way
+                await lease.ack()
+            else:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(29.5)
+                    assert client._channel.statistics().calls_open == 1
+                    await trio.sleep(1)
+                    assert client._channel.statistics().calls_open == 0
+    await trio.sleep(31)
+    assert client._channel.statistics().calls_open == 0
+    assert client._keeper.beats.sent == 1
+    assert client._keeper.beats.failed == (0 if acked else 1)
+    lines = [r.getMessage() for r in caplog.records if r.name == "sepp_trio.lease"]
+    assert [line.endswith("no answer until its end") for line in lines] == [True] * (not acked)
