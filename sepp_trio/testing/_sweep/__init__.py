@@ -5,7 +5,7 @@ handler does with its cancel, ``_stage`` is the broker and worker that it all ha
 goes through the histories, ``_report`` tells of them.
 """
 
-from ._loop import cancellation_sweep as cancellation_sweep
+from ._entry import cancellation_sweep as cancellation_sweep
 from ._report import Cause as Cause
 from ._report import Checkpoint as Checkpoint
 from ._report import Line as Line

@@ -33,6 +33,8 @@ class Swept:
     def __init__(self, handler: Any) -> None:
         self.own = OwnCode(handler)
         self.order = SteadyOrder()
+        self.known: dict[Checkpoint, Checkpoint] = {}
+        """One object for all checkpoints that are equal: each history has most of them again."""
         self.thread: int | None = None
         """That of a plain function while it runs."""
         self.uses_threads = not check_handler(handler)
@@ -118,7 +120,7 @@ class Delivery:
         with self._installed(tree):
             if self._record:
                 assert self._checks is not None
-                recording = Recording(tree, own, order, self._checks)
+                recording = Recording(tree, own, order, self._checks, swept.known)
                 self._install(recording)
             elif self.checkpoint is None or self.checkpoint.moment == "end":
                 # One task alone has no order.

@@ -1,22 +1,17 @@
-"""``cancellation_sweep``: all histories, the short ones first."""
+"""All histories, the short ones first."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, Unpack, get_args
+from typing import Final, NoReturn, TypeAlias
 
 import trio
 
-from sepp_trio.broker import BrokerConfig
-from sepp_trio.types import Duration, EnqueueRequest, Payload
-from sepp_trio.types._checks import integer, seconds
-from sepp_trio.worker import Handler
-
-from .._run_handler import JobFields
 from ._aftermath import Fault
-from ._delivery import Delivery, Swept
+from ._delivery import Delivery
+from ._level import Cancels, Level
 from ._report import (
     Cause,
     Checkpoint,
@@ -25,17 +20,15 @@ from ._report import (
     SweepReport,
     SweepRun,
     SweptDelivery,
+    first_line,
 )
-from ._stage import Stage, State, open_stage
+from ._stage import Stage, State
 
 Invariant: TypeAlias = Callable[[SweepRun], object]
 Setup: TypeAlias = Callable[[], object]
 
 _TRIES: Final = 3
 """Runs of a history whose checkpoint is not where it was."""
-
-_MORE_ATTEMPTS: Final = 10
-"""Deliveries that are not cancelled, until a job is given up."""
 
 _FIRST_LIMIT: Final = 3600.0
 _LIMIT: Final = 60.0
@@ -46,21 +39,6 @@ _MERCY: Final = 1.0
 _FORCES: Final = 5
 
 
-class Cancels(NamedTuple):
-    """Where to cancel in a history: at a checkpoint of each of these deliveries, by attempt."""
-
-    at: tuple[tuple[int, Checkpoint], ...] = ()
-
-    def of(self, attempt: int) -> Checkpoint | None:
-        """Where to cancel this delivery, if it is to be."""
-        return next((point for number, point in self.at if number == attempt), None)
-
-    @property
-    def last(self) -> int:
-        """The last delivery that is cancelled; 0 for none."""
-        return self.at[-1][0] if self.at else 0
-
-
 class Strayed(Exception):
     """The checkpoint of a history was not where it had been."""
 
@@ -69,84 +47,14 @@ class Strayed(Exception):
         self.found = found
 
 
-async def cancellation_sweep(
-    handler: Handler,
-    payload: Payload | None = None,
-    *,
-    invariant: Invariant | None = None,
-    setup: Setup | None = None,
-    by: Cause | Sequence[Cause] = "lease lost",
-    cancels: int = 1,
-    max_histories: int = 10_000,
-    lease_duration: Duration = 30.0,
-    auto_extend: bool = False,
-    handler_timeout: Duration | None = None,
-    config: BrokerConfig | None = None,
-    **job: Unpack[JobFields],
-) -> SweepReport:
-    """Cancel the handler at each of its checkpoints, let it be delivered again, and see whether
-    all is well in the end.
-
-    Runs one undisturbed history first, to learn the checkpoints: every moment at which a cancel
-    can reach the handler, in its own task, in tasks of its nurseries and in its threads. Then
-    one history for each: a new job, cancelled there and delivered again until it is done. Broker,
-    client and worker are real, in memory; tasks of the handler take turns in a fixed order.
-
-    Finds by itself, without an invariant: a cancel that is swallowed, a shielded section of the
-    user's own code without a deadline, a handler that outlives its lease, a job that is never
-    done after a cancel.
+class Sweep:
+    """One run through all histories of a handler.
 
     Args:
-        handler: An async function, or a plain one, which runs in a thread. One for all
-            histories: it finds its world in its closure.
-        payload: The job's payload.
-        invariant: Called with a ``SweepRun`` after each delivery, when the broker knows what
-            became of it; its exception is the failure. Sync or async.
-        setup: Makes the world new before each history. Sync or async.
-        by: ``"lease lost"``: the broker takes the lease away and the worker learns of it.
-            ``"shutdown"``: the worker is stopped by force and gives the job back, another one
-            gets it. ``"timeout"``: the handler's timeout strikes. ``"drain"``: the worker begins
-            to stop; the handler is not cancelled, but sees ``ctx.stopping``, and must not let
-            the job be acked half done. Several are swept one after the other.
-        cancels: How many deliveries of one history are cancelled at most, at all combinations
-            of their checkpoints.
-        max_histories: Upper bound; a level that has more is covered evenly, and the report
-            says how many were left out.
-        lease_duration, auto_extend, handler_timeout: As for ``Worker``. A handler that is
-            cancelled has ``lease_duration`` seconds to end.
-        config: The broker's settings: limits and retry policies.
-        job: Fields of ``EnqueueRequest``; ``max_attempts`` is high enough if not given.
-
-    Raises:
-        SweepFailure: what was found, in the shortest history; the invariant's exception is its
-            cause. Also if the handler takes another way when it runs again.
-        TypeError, ValueError: an argument is wrong; names it.
-        SystemExit, KeyboardInterrupt: the handler raised it.
-
-    A checkpoint. A cancel from outside ends the sweep: the handler is cancelled like that of a
-    worker that is cancelled.
+        stage: Where they are played.
+        invariant, setup, cancels: As for :func:`cancellation_sweep`.
     """
-    causes = _causes(by)
-    integer(cancels, "cancels", 1)
-    integer(max_histories, "max_histories", 1)
-    request = _request(payload, job, cancels)
-    swept = Swept(handler)
-    async with open_stage(
-        swept,
-        request,
-        lease_duration=seconds(lease_duration, "lease_duration"),
-        auto_extend=auto_extend,
-        handler_timeout=None
-        if handler_timeout is None
-        else seconds(handler_timeout, "handler_timeout"),
-        causes=causes,
-        config=config,
-    ) as stage:
-        sweep = _Sweep(stage, invariant, setup, cancels)
-        return await sweep.run(causes, max_histories)
 
-
-class _Sweep:
     def __init__(
         self,
         stage: Stage,
@@ -164,38 +72,31 @@ class _Sweep:
         self._histories = self._deliveries = self._skipped = 0
 
     async def run(self, causes: tuple[Cause, ...], most: int) -> SweepReport:
-        """Go through all histories."""
+        """Go through all histories, those with few cancels first."""
         first = await self._history(causes[0], Cancels())
         self._limit = _LIMIT + _TIMES * max(delivery.duration for delivery in first)
         self._end = await self._stage.story.outcome(first[-1].attempt)
-        found = list(_children(Cancels(), first))
-        levels = dict.fromkeys(causes, found)
+        levels = {cause: Level() for cause in causes}
+        for level in levels.values():
+            level.add(Cancels(), first)
         for depth in range(1, self._cancels + 1):
-            deeper: dict[Cause, list[Cancels]] = {}
-            for cause in causes:
-                deeper[cause] = []
-                level = self._chosen(levels[cause], most, len(causes))
-                for cancels in level:
+            deeper = {cause: Level() for cause in causes}
+            for done, cause in enumerate(causes):
+                room = max(0, (most - self._histories) // (len(causes) - done))
+                self._skipped += max(0, len(levels[cause]) - room)
+                for cancels in levels[cause].spread(room):
                     deliveries = await self._steadily(cause, cancels)
                     if depth < self._cancels:
-                        deeper[cause] += _children(cancels, deliveries)
+                        deeper[cause].add(cancels, deliveries)
             levels = deeper
-        checkpoints = [point for delivery in first for point in delivery.checkpoints or ()]
         return SweepReport(
             causes,
             self._cancels,
-            tuple(checkpoints),
+            tuple(point for delivery in first for point in delivery.checkpoints or ()),
             self._histories,
             self._skipped,
             self._deliveries,
         )
-
-    def _chosen(self, level: list[Cancels], most: int, causes: int) -> Sequence[Cancels]:
-        room = max(0, (most - self._histories) // causes)
-        if len(level) <= room:
-            return level
-        self._skipped += len(level) - room
-        return [level[len(level) * place // room] for place in range(room)]
 
     async def _steadily(self, cause: Cause, cancels: Cancels) -> list[Delivery]:
         for _ in range(_TRIES):
@@ -320,7 +221,7 @@ class _Sweep:
         except Exception as error:
             raise SweepFailure(
                 f"the invariant does not hold after delivery {run.attempt}:"
-                f" {type(error).__name__}: {error}",
+                f" {type(error).__name__}: {first_line(error)}",
                 told,
                 None,
             ) from error
@@ -361,33 +262,3 @@ def _failure(fault: Fault, told: list[SweptDelivery]) -> SweepFailure:
     failure = SweepFailure(fault.problem, told, fault.line, fault.advice)
     failure.__cause__ = told[-1].error
     return failure
-
-
-def _children(cancels: Cancels, deliveries: list[Delivery]) -> Iterator[Cancels]:
-    for delivery in deliveries[cancels.last :]:
-        for checkpoint in delivery.checkpoints or ():
-            yield Cancels((*cancels.at, (delivery.attempt, checkpoint)))
-
-
-def _causes(by: Cause | Sequence[Cause]) -> tuple[Cause, ...]:
-    causes: tuple[Any, ...] = (by,) if isinstance(by, str) else tuple(by)
-    known = get_args(Cause)
-    if not causes or any(cause not in known for cause in causes):
-        raise ValueError(f"by must be one or several of {', '.join(map(repr, known))}, not {by!r}")
-    return tuple(dict.fromkeys(causes))
-
-
-def _request(payload: Payload | None, job: JobFields, cancels: int) -> EnqueueRequest:
-    unknown = job.keys() - JobFields.__annotations__.keys()
-    if unknown:
-        raise TypeError(
-            f"cancellation_sweep has no argument {min(unknown)!r}, and EnqueueRequest has no such"
-            f" field; its fields are {', '.join(sorted(JobFields.__annotations__))}"
-        )
-    fields: dict[str, Any] = {
-        "queue": "test",
-        "job_type": "test",
-        "max_attempts": cancels + _MORE_ATTEMPTS,
-        **job,
-    }
-    return EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)

@@ -21,8 +21,16 @@ class Recording(trio.abc.Instrument):
     Trio looks for cancels without waiting, or because there are other tasks.
     """
 
-    def __init__(self, tree: Tree, own: OwnCode, order: SteadyOrder, checks: ThreadChecks) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        own: OwnCode,
+        order: SteadyOrder,
+        checks: ThreadChecks,
+        known: dict[Checkpoint, Checkpoint],
+    ) -> None:
         self.checkpoints: list[Checkpoint] = []
+        self._known = known
         self._tree = tree
         self._own = own
         self._order = order
@@ -82,4 +90,5 @@ class Recording(trio.abc.Instrument):
     def _add(self, moment: Moment, place: Place) -> None:
         step = self._checks.visits if moment == "check" else self._order.steps
         number = len(self.checkpoints) + 1
-        self.checkpoints.append(Checkpoint(number, moment, *place, step))
+        found = Checkpoint(number, moment, *place, step)
+        self.checkpoints.append(self._known.setdefault(found, found))

@@ -107,7 +107,7 @@ class SweptDelivery:
                 lines.append("  Cancelled came up" + (f" {times} times" if times > 1 else ""))
                 lines += _shown(line, None)
         if self.error is not None and not _is_cancel(self.error):
-            lines.append(f"  it raised {type(self.error).__name__}: {self.error}")
+            lines.append(f"  it raised {type(self.error).__name__}: {first_line(self.error)}")
         lines.append(f"  the job: {self.outcome}")
         return "\n".join(lines)
 
@@ -118,6 +118,11 @@ def _shown(line: Line, awaits: str | None) -> list[str]:
     if line.called_from is not None:
         shown += [f"    called from {line.called_from}", f"      {line.called_from.text}"]
     return shown
+
+
+def first_line(error: BaseException) -> str:
+    """Of an exception's text."""
+    return str(error).partition("\n")[0]
 
 
 def _is_cancel(error: BaseException) -> bool:
@@ -200,7 +205,7 @@ class SweepFailure(AssertionError):
         )
         self.line = line or (self.lines[-1] if self.lines else None)
         self.advice = advice
-        super().__init__(problem, self.history, self.line)
+        super().__init__(problem)
 
     def __str__(self) -> str:
         parts = [self.problem]

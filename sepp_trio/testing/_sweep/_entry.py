@@ -1,0 +1,125 @@
+"""``cancellation_sweep``: what users call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Unpack, get_args
+
+from sepp_trio.broker import BrokerConfig
+from sepp_trio.types import Duration, EnqueueRequest, Payload
+from sepp_trio.types._checks import integer, seconds
+from sepp_trio.worker import Handler
+
+from .._run_handler import JobFields
+from ._delivery import Swept
+from ._loop import Invariant, Setup, Sweep
+from ._report import Cause, SweepFailure, SweepReport
+from ._stage import open_stage
+
+_MORE_ATTEMPTS: Final = 10
+"""Deliveries that are not cancelled, until a job is given up."""
+
+
+async def cancellation_sweep(
+    handler: Handler,
+    payload: Payload | None = None,
+    *,
+    invariant: Invariant | None = None,
+    setup: Setup | None = None,
+    by: Cause | Sequence[Cause] = "lease lost",
+    cancels: int = 1,
+    max_histories: int = 10_000,
+    lease_duration: Duration = 30.0,
+    auto_extend: bool = False,
+    handler_timeout: Duration | None = None,
+    config: BrokerConfig | None = None,
+    **job: Unpack[JobFields],
+) -> SweepReport:
+    """Cancel the handler at each of its checkpoints, let it be delivered again, and see whether
+    all is well in the end.
+
+    Runs one undisturbed history first, to learn the checkpoints: every moment at which a cancel
+    can reach the handler, in its own task, in tasks of its nurseries and in its threads. Then
+    one history for each: a new job, cancelled there and delivered again until it is done. Broker,
+    client and worker are real, in memory; tasks of the handler take turns in a fixed order.
+
+    Finds by itself, without an invariant: a cancel that is swallowed, a shielded section of the
+    user's own code without a deadline, a handler that outlives its lease, a job that is never
+    done after a cancel.
+
+    Args:
+        handler: An async function, or a plain one, which runs in a thread. One for all
+            histories: it finds its world in its closure.
+        payload: The job's payload.
+        invariant: Called with a ``SweepRun`` after each delivery, when the broker knows what
+            became of it; its exception is the failure. Sync or async.
+        setup: Makes the world new before each history. Sync or async.
+        by: ``"lease lost"``: the broker takes the lease away and the worker learns of it.
+            ``"shutdown"``: the worker is stopped by force and gives the job back, another one
+            gets it. ``"timeout"``: the handler's timeout strikes. ``"drain"``: the worker begins
+            to stop; the handler is not cancelled, but sees ``ctx.stopping``, and must not let
+            the job be acked half done. Several are swept one after the other.
+        cancels: How many deliveries of one history are cancelled at most, at all combinations
+            of their checkpoints.
+        max_histories: Upper bound; a level that has more is covered evenly, and the report
+            says how many were left out.
+        lease_duration, auto_extend, handler_timeout: As for ``Worker``. A handler that is
+            cancelled has ``lease_duration`` seconds to end.
+        config: The broker's settings: limits and retry policies.
+        job: Fields of ``EnqueueRequest``; ``max_attempts`` is high enough if not given.
+
+    Raises:
+        SweepFailure: what was found, in the shortest history; the invariant's exception is its
+            cause. Also if the handler takes another way when it runs again.
+        TypeError, ValueError: an argument is wrong; names it.
+        SystemExit, KeyboardInterrupt: the handler raised it.
+
+    A checkpoint. A cancel from outside ends the sweep: the handler is cancelled like that of a
+    worker that is cancelled.
+    """
+    causes = _causes(by)
+    integer(cancels, "cancels", 1)
+    integer(max_histories, "max_histories", 1)
+    request = _request(payload, job, cancels)
+    swept = Swept(handler)
+    async with open_stage(
+        swept,
+        request,
+        lease_duration=seconds(lease_duration, "lease_duration"),
+        auto_extend=auto_extend,
+        handler_timeout=None
+        if handler_timeout is None
+        else seconds(handler_timeout, "handler_timeout"),
+        causes=causes,
+        config=config,
+    ) as stage:
+        sweep = Sweep(stage, invariant, setup, cancels)
+        try:
+            return await sweep.run(causes, max_histories)
+        except SweepFailure as failure:
+            failure.__traceback__ = None  # our own frames say nothing
+            raise
+
+
+def _causes(by: Cause | Sequence[Cause]) -> tuple[Cause, ...]:
+    causes: tuple[Any, ...] = (by,) if isinstance(by, str) else tuple(by)
+    known = get_args(Cause)
+    if not causes or any(cause not in known for cause in causes):
+        raise ValueError(f"by must be one or several of {', '.join(map(repr, known))}, not {by!r}")
+    return tuple(dict.fromkeys(causes))
+
+
+def _request(payload: Payload | None, job: JobFields, cancels: int) -> EnqueueRequest:
+    unknown = job.keys() - JobFields.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"cancellation_sweep has no argument {min(unknown)!r}, and EnqueueRequest has no such"
+            f" field; its fields are {', '.join(sorted(JobFields.__annotations__))}"
+        )
+    fields: dict[str, Any] = {
+        "queue": "test",
+        "job_type": "test",
+        "max_attempts": cancels + _MORE_ATTEMPTS,
+        **job,
+    }
+    return EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)
