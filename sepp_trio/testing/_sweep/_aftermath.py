@@ -19,7 +19,7 @@ from ._report import Line
 from ._shields import awaited_by, opened_by_own_code
 from ._threads import ThreadChecks
 from ._tree import Tree
-from ._trio import about_to_raise, crash, is_blocked, pending_errors, shield_over
+from ._trio import about_to_raise, crash, deadline_around, is_blocked, pending_errors, shield_over
 
 _RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 
@@ -144,7 +144,7 @@ class Aftermath(trio.abc.Instrument):
         if (
             self.fault is not None
             or not is_blocked(task)
-            or trio.current_effective_deadline() < float("inf")
+            or deadline_around(task) < float("inf")
             or any(frame.f_code is _RUN_SYNC for frame, _ in task.iter_await_frames())
         ):
             return

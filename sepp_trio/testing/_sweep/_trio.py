@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import inspect
+from typing import Any, Final, NoReturn
 
 import outcome
 import trio
+
+_SLEEP: Final = inspect.unwrap(trio.sleep_until).__code__
 
 
 def cancel_points(task: trio.lowlevel.Task) -> int:
@@ -36,6 +39,16 @@ def crash(task: trio.lowlevel.Task, error: BaseException) -> None:
         raise error
 
     task._next_send_fn = fail
+
+
+def deadline_around(task: trio.lowlevel.Task) -> float:
+    """When the scopes that the task waits in end its wait at the latest; a sleep is no reason to
+    believe that the same wait ends in earnest."""
+    status: Any = task._cancel_status
+    if any(frame.f_code is _SLEEP for frame, _ in task.iter_await_frames()):
+        status = status._parent
+    deadline: float = status.effective_deadline()
+    return deadline
 
 
 def shield_over(task: trio.lowlevel.Task, outermost: trio.CancelScope) -> trio.CancelScope | None:
