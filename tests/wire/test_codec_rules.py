@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from sepp_trio.wire import (
 )
 from sepp_trio.wire._codegen._compile import LONGEST_SHARED, MOST_SHARED
 from sepp_trio.wire._primitives import MAX_GROUPS
+from sepp_trio.wire._record import record as declared
 from sepp_trio.wire.generated import codecs
 from sepp_trio.wire.generated.google import protobuf as google
 from sepp_trio.wire.generated.sepp import v1 as messages
@@ -342,11 +344,29 @@ def test_the_generated_messages_and_the_records_are_written_alike() -> None:
 
 
 def test_a_record_that_is_no_message_has_no_codec() -> None:
+    @declared
     class Nothing(Record):
-        __slots__ = ()
+        pass
 
     with pytest.raises(LookupError, match="Nothing: no such message"):
         encode(Nothing())
+
+
+def test_the_constructor_of_a_record_is_that_of_a_dataclass() -> None:
+    @declared
+    class Made(Record):
+        number: int = 7
+        names: list[str] = field(default_factory=list)
+
+    first, second = Made(), Made(8)
+    assert (first.number, second.number) == (7, 8)
+    first.names.append("x")
+    assert second.names == []
+    assert Made(names=["x"]) == first
+    assert repr(Made(1)) == "Made(number=1, names=[])"
+    for wrong in (lambda: Made(1, [], 2), lambda: Made(other=1), lambda: Made(1, number=1)):  # type: ignore[call-arg,misc]
+        with pytest.raises(TypeError, match=r"Made\.__init__"):
+            wrong()
 
 
 def test_the_ends_of_jobs_are_remembered_within_bounds() -> None:
