@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Literal, TypeAlias
 
 import trio
@@ -20,6 +20,7 @@ from sepp_trio.worker import JobCtx, Worker
 from sepp_trio.worker._stop import GRACE_OVER
 
 from .._hosted import hosted
+from .._quiet import quiet
 from .._recording import end_lease
 from .._threads import clock_waits_for_threads
 from ._delivery import Delivery, Swept
@@ -198,7 +199,7 @@ async def open_stage(
         if stage is not None:
             stage.story.observe(changes)
 
-    with clock_waits_for_threads(), swept.order.installed(), _quiet():
+    with clock_waits_for_threads(), swept.order.installed(), quiet(_is_no_news):
         async with (
             hosted(_broker(config or BrokerConfig(), observe)) as (parts, broker),
             hosted(broker.open_client(keepalive_interval=_NO_KEEPALIVE)) as client,
@@ -236,18 +237,6 @@ async def _broker(config: BrokerConfig, observe: Observer) -> AsyncIterator[tupl
             yield parts, broker
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The worker reports each cancel; here they are no news."""
-    loggers = [logging.getLogger(f"sepp_trio.{name}") for name in ("worker", "lease")]
-
-    def drop(record: logging.LogRecord) -> bool:
-        return False
-
-    for logger in loggers:
-        logger.addFilter(drop)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(drop)
+def _is_no_news(record: logging.LogRecord) -> bool:
+    """The worker reports each cancel."""
+    return record.name in ("sepp_trio.worker", "sepp_trio.lease")
