@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,12 +31,26 @@ def module(name: str, *arguments: object) -> list[str]:
 def run(command: Sequence[str], limit: float) -> Result:
     """Run a program to its end and take the last line that it prints."""
     done = subprocess.run(
-        command, cwd=tempfile.gettempdir(), capture_output=True, text=True, timeout=limit
+        command,
+        cwd=tempfile.gettempdir(),
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=limit,
     )
     if done.returncode or not done.stdout:
         raise SystemExit(f"{command}: exit {done.returncode}\n{done.stderr[-3000:]}")
     result: Result = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+@functools.cache
+def _environment() -> dict[str, str]:
+    """Ours, but that byte code is kept, as that of an installed package is."""
+    cache = tempfile.mkdtemp(prefix="sepp-bench-pycache-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": cache}
 
 
 def workers() -> dict[str, list[str]]:
