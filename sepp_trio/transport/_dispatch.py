@@ -38,7 +38,7 @@ _MOST_REFUSALS = 8
 _FIRST_REFUSAL_PAUSE = 0.005
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DialConfig:
     """How to connect, and what to do about silence; times in seconds."""
 

@@ -51,7 +51,7 @@ _MAX_CONTINUATIONS = 8
 _LARGE = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Http2Config:
     """What a connection allows its peer.
 
@@ -70,7 +70,7 @@ class Http2Config:
     max_buffered: int = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Goaway:
     """What the peer said in GOAWAY."""
 

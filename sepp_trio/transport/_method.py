@@ -15,7 +15,7 @@ _MOST_DIGITS = 99_999_999
 _REMEMBERED = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Method(Generic[Req, Resp]):
     """A unary method: its route (``/package.Service/Method``) and its codecs.
 
