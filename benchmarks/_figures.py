@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from ._measure import spread
-from ._programs import Result
+from ._programs import Result, RunError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Scale:
     server: str = "real"
     raw: Path | None = None
     """Where each run is kept as a JSON line."""
+    failures: list[str] = field(default_factory=list)
+    """Runs that failed and were repeated."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,14 @@ class Figures:
         self._scale = scale
         self._results: dict[tuple[Hashable, str], list[Result]] = {}
 
-    def add(self, case: Hashable, peer: str, result: Result) -> None:
-        """Take in one run, and say so on stderr."""
+    def take(self, case: Hashable, peer: str, measure: Callable[[], Result]) -> None:
+        """Do one run and take it in, and say so on stderr; one that fails is repeated once."""
+        try:
+            result = measure()
+        except (RunError, TimeoutExpired) as error:
+            print(error, file=sys.stderr, flush=True)
+            self._scale.failures.append(f"{peer}, {case}")
+            result = measure()
         self._results.setdefault((case, peer), []).append(result)
         if self._scale.raw:
             with self._scale.raw.open("a") as file:

@@ -16,7 +16,12 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--lease", type=float, default=30.0, help="seconds")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to hold them")
-    parser.add_argument("--limit", type=float, default=60.0, help="until all are there")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=20.0,
+        help="until all are there, or else it begins with fewer",
+    )
     return parser.parse_args()
 
 
@@ -53,4 +58,5 @@ class Costs:
     def report(self, **more: float) -> None:
         """Print the JSON line."""
         twice = sum(count > 1 for count in self.runs.values())
-        report(**self._figures, **more, lost_leases=self.lost, run_twice=twice)
+        held = len(self.runs)
+        report(**self._figures, **more, held=held, lost_leases=self.lost, run_twice=twice)

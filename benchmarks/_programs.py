@@ -28,8 +28,16 @@ def module(name: str, *arguments: object) -> list[str]:
     return [sys.executable, "-P", "-c", _START, f"benchmarks.{name}", *map(str, arguments)]
 
 
+class RunError(Exception):
+    """A measured program did not do what it should."""
+
+
 def run(command: Sequence[str], limit: float) -> Result:
-    """Run a program to its end and take the last line that it prints."""
+    """Run a program to its end and take the last line that it prints.
+
+    Raises:
+        RunError: it failed.
+    """
     done = subprocess.run(
         command,
         cwd=tempfile.gettempdir(),
@@ -39,7 +47,7 @@ def run(command: Sequence[str], limit: float) -> Result:
         timeout=limit,
     )
     if done.returncode or not done.stdout:
-        raise SystemExit(f"{command}: exit {done.returncode}\n{done.stderr[-3000:]}")
+        raise RunError(f"{command}: exit {done.returncode}\n{done.stderr[-3000:]}")
     result: Result = json.loads(done.stdout.splitlines()[-1])
     return result
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import trio
 
-from ._programs import Result, module, run
+from ._programs import Result, RunError, module, run
 from ._server import running_server
 from .fill import fill
 
@@ -61,7 +61,7 @@ def run_worker(command: Sequence[str], work: Workload, server_kind: str) -> Resu
 
 def _finished(result: Result, work: Workload) -> Result:
     if result["jobs"] < work.jobs:
-        raise SystemExit(f"{result['jobs']} of {work.jobs} jobs: {result}")
+        raise RunError(f"{result['jobs']} of {work.jobs} jobs: {result}")
     if "idle_rss_mib" in result:
         grown = result["peak_rss_mib"] - result["idle_rss_mib"]
         result["kib_per_slot"] = grown * 1024 / work.in_flight

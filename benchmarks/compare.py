@@ -10,6 +10,7 @@ ratios, never single runs. The first program is the one that ratios refer to.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import statistics
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ def take_turns(works: Sequence[Workload], peers: Sequence[str], scale: Scale) ->
     for _ in range(scale.rounds):
         for work, peer in itertools.product(works, peers):
             if peer in commands:
-                figures.add(work, peer, run_worker(commands[peer], work, scale.server))
+                one = functools.partial(run_worker, commands[peer], work, scale.server)
+                figures.take(work, peer, one)
     return figures
 
 

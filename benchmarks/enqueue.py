@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 from ._figures import Figures, Scale, Section
 from ._measure import spread
 from ._program import program
-from ._programs import module, run
+from ._programs import Result, module, run
 from ._server import running_server
 
 OURS, PY = "sepp-trio", "sepp-py"
@@ -26,9 +27,7 @@ def sections(scale: Scale) -> list[Section]:
     figures = Figures(scale)
     jobs = 500 if scale.smoke else 5000
     for _, (peer, name) in itertools.product(range(scale.rounds), _PROGRAMS.items()):
-        with running_server(scale.server) as server:
-            command = module(name, "--address", server.address, "--jobs", jobs)
-            figures.add("enqueue", peer, run(command, 120))
+        figures.take("enqueue", peer, functools.partial(_run, name, jobs, scale.server))
     head = ("way", "sepp-py, µs", "ours, µs", "ours ÷ sepp-py", "jobs/s sepp-py", "jobs/s ours")
     section = Section("CPU of enqueueing a job of 200 bytes", head)
     for way, name in _WAYS.items():
@@ -44,6 +43,11 @@ def sections(scale: Scale) -> list[Section]:
     ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
     _row(section, figures, _MANY, "batch", "many", ratios)
     return [section]
+
+
+def _run(name: str, jobs: int, server_kind: str) -> Result:
+    with running_server(server_kind) as server:
+        return run(module(name, "--address", server.address, "--jobs", jobs), 120)
 
 
 def _row(

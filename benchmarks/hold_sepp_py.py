@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from datetime import timedelta
 
@@ -31,8 +32,9 @@ async def bench() -> None:
                 raise
 
         running = asyncio.create_task(worker.run())
-        async with asyncio.timeout(args.limit):
-            await full.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(args.limit):
+                await full.wait()
         costs.all_there()
         await asyncio.sleep(args.seconds)
         costs.held()

@@ -33,7 +33,7 @@ async def bench() -> None:
         worker.handle("bench", handle)
         costs = Costs(args)
         nursery.start_soon(worker.run)
-        with trio.fail_after(args.limit):
+        with trio.move_on_after(args.limit):
             await full.wait()
         costs.all_there()
         before = worker.statistics().extends

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import trio
 
 from ._figures import Figures, Scale, Section
 from ._program import program
-from ._programs import module, run
+from ._programs import Result, module, run
 from ._server import running_server
 from .fill import fill
 
@@ -33,14 +35,8 @@ def sections(scale: Scale) -> list[Section]:
             for peer, name in _PROGRAMS.items():
                 if peer == PY and turn:
                     continue
-                with running_server(scale.server) as server:
-                    trio.run(lambda: fill(server.address, "bench", jobs, payload=200, rate=0))
-                    # An interval of the longer lease; several of the shorter one.
-                    seconds = 1 if scale.smoke else 10 if lease == 30 else 5
-                    hold = ("--jobs", jobs, "--lease", lease, "--seconds", seconds)
-                    figures.add(
-                        case, peer, run(module(name, "--address", server.address, *hold), 180)
-                    )
+                hold = functools.partial(_hold, name, jobs, lease, scale)
+                figures.take(case, peer, hold)
     section = Section(f"{jobs:,} jobs held, auto-extend on", ("lease", "worker", *_COLUMNS))
     for case in cases:
         for peer in _PROGRAMS:
@@ -59,6 +55,15 @@ def sections(scale: Scale) -> list[Section]:
     lost = figures.values("2 s", OURS, "lost_leases")
     section.at_most(f"{what} 2 s, lost in any round", lost, 0, each=True)
     return [section]
+
+
+def _hold(name: str, jobs: int, lease: int, scale: Scale) -> Result:
+    # An interval of the longer lease; several of the shorter one.
+    seconds = 1 if scale.smoke else 10 if lease == 30 else 5
+    with running_server(scale.server) as server:
+        trio.run(lambda: fill(server.address, "bench", jobs, payload=200, rate=0))
+        what = ("--jobs", jobs, "--lease", lease, "--seconds", seconds)
+        return run(module(name, "--address", server.address, *what), 120)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import subprocess
 import sys
 import time
 
 from . import enqueue, many_leases, slots, start_up, trickle, worker_cost
 from ._figures import Scale, Section, written
 from ._program import missed, parser, scale_of
-from ._programs import ROOT
+from ._programs import ROOT, RunError
 
 _PAGE = ROOT / "docs" / "speed.md"
 _BEGIN = "<!-- measured: begin -->"
@@ -47,8 +48,12 @@ def _heading(scale: Scale, began: float, load: float) -> str:
     return (
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, Python {platform.python_version()},"
         f" {platform.system()}, {cores} cores, {server}, {scale.rounds} rounds,"
-        f" {minutes:.0f} minutes. Load before: {load:.1f}.\n"
+        f" {minutes:.0f} minutes. Load before: {load:.1f}. {_repeated(scale.failures)}\n"
     )
+
+
+def _repeated(failures: list[str]) -> str:
+    return "Repeated, because they failed: " + "; ".join(failures) + "." if failures else ""
 
 
 def main() -> None:
@@ -59,13 +64,20 @@ def main() -> None:
     scale = scale_of(args)
     began, load = time.monotonic(), os.getloadavg()[0]
     sections: list[Section] = []
+    failed: list[str] = []
     for name in args.only:
         print(f"--- {name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        sections += _PROGRAMS[name](scale)
+        try:
+            sections += _PROGRAMS[name](scale)
+        except (RunError, subprocess.TimeoutExpired) as error:  # the rest is worth having
+            print(error, file=sys.stderr, flush=True)
+            failed.append(name)
     text = f"\n{_heading(scale, began, load)}\n{written(sections, smoke=scale.smoke)}\n"
     print(text)
     if args.write:
         _PAGE.write_text(put_into_page(_PAGE.read_text(), text))
+    if failed:
+        raise SystemExit("failed: " + ", ".join(failed))
     if not scale.smoke and (names := missed(sections)):
         raise SystemExit("missed: " + "; ".join(names))
 
