@@ -113,7 +113,8 @@ class Delivery:
         self.watch.deadline = began + self._limit
         swept.thread = None
         tree = self._tree = Tree(trio.lowlevel.current_task())
-        order.tasks, order.steps = tree.tasks, 0
+        order.begin(tree.tasks)
+        tree.on_company = order.has_company
         recording: Recording | None = None
         if self._record or swept.uses_threads:
             self._checks = ThreadChecks(tree, own, lambda: swept.thread)
@@ -123,8 +124,7 @@ class Delivery:
                 recording = Recording(tree, own, order, self._checks, swept.known)
                 self._install(recording)
             elif self.checkpoint is None or self.checkpoint.moment == "end":
-                # One task alone has no order.
-                tree.on_company = lambda: self._install(Steps(tree, order))
+                tree.on_company = self._count_steps
             elif self.checkpoint.moment == "start":
                 self._cancel(own.handler)
             else:
@@ -147,6 +147,12 @@ class Delivery:
                 self.duration = trio.current_time() - began
                 if self.aftermath is not None:
                     self.aftermath.end(self.error)
+
+    def _count_steps(self) -> None:
+        """There are several tasks from now on; one alone has no order."""
+        assert self._tree is not None
+        self._install(Steps(self._tree, self._swept.order))
+        self._swept.order.has_company()
 
     # ---- the cancel ----
 

@@ -29,18 +29,33 @@ class _Order(random.Random):
         places = [place for place, task in enumerate(x) if task in watched]
         if len(places) > 1:
             order = places.copy()
-            random.Random(self._steady.steps).shuffle(order)
+            random.Random(self._steady.turn).shuffle(order)
             for place, task in zip(places, [x[source] for source in order], strict=True):
                 x[place] = task
 
 
 class SteadyOrder:
     """While the block runs, the tasks in ``tasks`` take turns in an order that is the same in
-    every run; ``steps`` is to grow with each of their steps."""
+    every run; ``steps`` is to grow with each of their steps, once there are several."""
 
     def __init__(self) -> None:
         self.tasks: Container[trio.lowlevel.Task] = ()
         self.steps = 0
+        self._alone = 0
+
+    def begin(self, tasks: Container[trio.lowlevel.Task]) -> None:
+        """There are other tasks from now on: one, and those that it will start."""
+        self.tasks = tasks
+        self.steps = self._alone = 0
+
+    def has_company(self) -> None:
+        """There are several from now on."""
+        self._alone = self.steps
+
+    @property
+    def turn(self) -> int:
+        """The steps since there are several."""
+        return self.steps - self._alone
 
     @contextmanager
     def installed(self) -> Iterator[None]:
