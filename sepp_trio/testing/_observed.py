@@ -51,18 +51,20 @@ class ObservedHandler:
 
         entry.call = watched
         stuck: str | None = None
+        watch = trio.CancelScope(shield=True)
         failure: BaseException | None = None
 
         async def end_in_time() -> None:
             nonlocal stuck
-            await trio.sleep(limit)
-            stuck = self._where()
-            scope.cancel(reason="run_handler's limit is over")
-            while True:
-                if self._task is not None and self._lease is not None:
-                    assert self._lease.scope is not None
-                    break_shields(self._task, self._lease.scope)
-                await trio.sleep(_LOOK_EVERY)
+            with watch:  # shielded: a handler may as well outlast a cancel from outside
+                await trio.sleep(limit)
+                stuck = self._where()
+                scope.cancel(reason="run_handler's limit is over")
+                while True:
+                    if self._task is not None and self._lease is not None:
+                        assert self._lease.scope is not None
+                        break_shields(self._task, self._lease.scope)
+                    await trio.sleep(_LOOK_EVERY)
 
         async def stop_if_done() -> None:
             await self._recorder.until(lambda _: self._recorder.job(self._job_id).is_done)
@@ -79,6 +81,7 @@ class ObservedHandler:
                 failure = error  # raised below: the nursery would make a group of it
             nursery.cancel_scope.shield = True  # a second Cancelled would hide the failure
             nursery.cancel_scope.cancel(reason="the worker has ended")
+            watch.cancel(reason="the worker has ended")
         try:
             if failure is not None:
                 raise failure
@@ -142,7 +145,8 @@ class ObservedHandler:
             return DeadLettered(reason, cause=job.cause or DeadLetterCause.UNSPECIFIED, **known)
         if nacks:
             return Retried(nacks[0].seconds or 0.0, nacks[0].reason, **known)
-        return LeaseLost(_why_lost(lease), **known)
+        lost = None if lease is None else lease.lost
+        return LeaseLost(lost or "it ended before the worker's report was answered", **known)
 
 
 def _of(events: list[JobEvent], kind: str) -> list[JobEvent]:
@@ -154,9 +158,3 @@ def _extend(event: JobEvent) -> Extend:
     assert event.asked is not None
     assert event.until is not None
     return Extend(event.at, event.asked, event.until)
-
-
-def _why_lost(lease: HeldLease | None) -> str:
-    if lease is None:
-        return "somebody else settled the job before the handler began"
-    return lease.lost or "it ended before the worker's report was answered"

@@ -381,6 +381,15 @@ async def test_a_cancel_from_outside_cancels_the_handler() -> None:
         assert reasons == ["worker cancelled"]
 
 
+@pytest.mark.parametrize("handler", [shielded, shielded_child])
+async def test_a_handler_that_outlasts_a_cancel_from_outside_is_ended(handler: Any) -> None:
+    async with assert_no_leaks():
+        with trio.move_on_after(10) as scope:
+            await run_handler(handler, limit=100)
+        assert scope.cancelled_caught
+        assert 100 <= trio.current_time() < 110
+
+
 class _CancelAtStep(trio.abc.Instrument):
     """Cancels a scope at the ``step``-th turn of any task."""
 
