@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
+from sepp_trio.testing import assert_no_leaks
 from tests.virtual_time import mark_room
-from tests.worker.fixtures import bench as bench
+from tests.worker.bench import Bench, open_bench
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_room(items, __file__)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    """A server, a fault proxy, and a client for workers, who leave no task and no leased job
+    behind."""
+    async with open_bench() as bench, assert_no_leaks():
+        yield bench

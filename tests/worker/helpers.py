@@ -58,13 +58,14 @@ RETRY_DELAY: Any = pytest.approx(6.1, abs=0.9)
 told from one that was asked for."""
 
 
-async def enqueue(producer: SeppClient, *job_types: str, **fields: Any) -> list[str]:
-    """Enqueue a job of each type into ``emails``, with these fields; their ids."""
+async def enqueue(
+    producer: SeppClient, *job_types: str, queue: str = "emails", **fields: Any
+) -> list[str]:
+    """Enqueue a job of each type, with these fields; their ids."""
     ids: list[str] = []
     for start in range(0, len(job_types), 256):
         requests = [
-            EnqueueRequest("emails", job_type, **fields)
-            for job_type in job_types[start : start + 256]
+            EnqueueRequest(queue, job_type, **fields) for job_type in job_types[start : start + 256]
         ]
         ids += [ack.job_id for ack in await producer.enqueue_atomic(requests)]
     return ids

@@ -76,6 +76,7 @@ async def test_23_a_bad_job_is_dead_lettered_and_does_not_take_the_others_along(
     assert ids(letters) == dead
     assert all("cannot read the job" in reason for job in letters for reason in job.nack_reasons)
     assert worker.statistics().malformed == 7
+    await bench.until(lambda jobs: ids(jobs.expired) == {lost})
     assert f"job {bad[0].id} attempt 1: cannot be read, dead-lettered: priority" in caplog.text
 
 

@@ -8,6 +8,7 @@ import random
 import pytest
 import trio
 from grpclib.const import Status
+from trio.testing import MockClock
 
 from sepp_trio import (
     BrokerConfig,
@@ -22,6 +23,7 @@ from sepp_trio import (
     UnknownQueuesError,
     open_client,
 )
+from sepp_trio.lease import Timer
 from sepp_trio.testing import (
     Answer,
     BlackHole,
@@ -280,17 +282,17 @@ async def test_max_in_flight_can_be_set_while_it_runs(bench: Bench) -> None:
 async def test_short_jobs_are_reserved_ahead_under_heartbeat(bench: Bench) -> None:
     bench.inject(Delay("Reserve", reply=0.002, times=None))
     waiting = []
-    await bench.put(*["t"] * 1000)
+    await bench.put(*["t"] * 600)
     async with bench.running(sleeper(0.01), 3, max_in_flight=16, auto_extend=True) as worker:
         began = trio.current_time()
-        while worker.statistics().acked < 950:
+        while worker.statistics().acked < 560:
             waiting.append(worker.statistics().waiting)
             await trio.sleep(0.005)
         share = worker.statistics().acked * 0.01 / 16 / (trio.current_time() - began)
         await bench.settled()
     assert share > 0.93
     assert 4 <= max(waiting) <= 8
-    assert len(bench.jobs().acked) == 1000
+    assert len(bench.jobs().acked) == 600
 
 
 async def test_nothing_is_reserved_ahead_without_auto_extend(bench: Bench) -> None:
@@ -298,6 +300,24 @@ async def test_nothing_is_reserved_ahead_without_auto_extend(bench: Bench) -> No
     async with bench.running(sleeper(0.01), max_in_flight=16):
         await bench.settled()
     assert max(request.max_jobs for request in bench.asked("Reserve")) == 16
+
+
+async def test_no_jobs_are_taken_on_while_beats_are_late(bench: Bench) -> None:
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    wheel = bench.client._keeper.wheel
+    await bench.put(*["t"] * 300)
+    async with bench.running(sleeper(0.1), 8, max_in_flight=4, auto_extend=True):
+        await trio.sleep(1)
+        began = trio.current_time()
+        for turn in range(128):  # each takes the program a quarter of a second
+            for _ in range(128):
+                wheel.start(Timer(lambda: clock.jump(2**-9)), began + turn / 100)
+        await bench.settled()
+    reserves = bench.calls.times("Reserve")
+    assert [at for at in reserves if began + 2 < at < began + 30] == []
+    assert min(reserves) < began < began + 32 < max(reserves)
+    assert len(bench.jobs().acked) == 300
 
 
 async def test_under_a_deadline_the_last_reserve_is_answered_before_it(bench: Bench) -> None:

@@ -190,6 +190,7 @@ async def test_a_dead_server_holds_up_a_forced_stop_for_a_few_seconds_only(bench
         worker.shutdown(0)
     assert 10 < trio.current_time() <= 16.5
     assert worker.statistics().unreported == 1
+    await bench.until(lambda jobs: jobs.expired)
 
 
 @pytest.mark.parametrize("how", ["grace", "cancel"])
@@ -249,6 +250,7 @@ async def test_26_a_client_that_ends_before_its_worker_is_said_so(
         await trio.sleep(1)
     assert reasons == ["client closed"]
     assert trio.current_time() < 6
+    await bench.until(lambda jobs: jobs.expired)
 
 
 async def test_26_a_client_that_ends_while_every_slot_is_taken_is_noticed_too(bench: Bench) -> None:
@@ -264,6 +266,7 @@ async def test_26_a_client_that_ends_while_every_slot_is_taken_is_noticed_too(be
         await bench.put("t")
         await trio.sleep(1)
     assert trio.current_time() < 7
+    await bench.until(lambda jobs: jobs.expired)
 
 
 @pytest.mark.parametrize("moment", [0.2, 0.5, 1.1])

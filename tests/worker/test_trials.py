@@ -153,7 +153,7 @@ async def test_48_after_many_rounds_with_faults_all_slots_are_free(bench: Bench)
     worker.handle("t", handler, max_in_flight=3)
     statuses = [Status.UNAVAILABLE, Status.INTERNAL, Status.NOT_FOUND, Status.FAILED_PRECONDITION]
     async with running(worker):
-        for _ in range(300):
+        for _ in range(200):
             rpc = rng.choice(["Ack", "Nack", "Extend", "Reserve"])
             if rpc != "Reserve":
                 bench.inject(Fail(rpc, status=rng.choice(statuses)))
