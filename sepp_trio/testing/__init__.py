@@ -1,10 +1,10 @@
 """The kit for tests of handlers, and of this package: real parts, virtual time, faults on purpose.
 
 ``_run_handler`` delivers one job and watches it (``_observed``), ``_sweep`` cancels a handler
-everywhere. ``_recording`` is a broker with the ``_history`` of every job, as its ``_recorder`` keeps
-it. ``_faults`` says what is to go wrong, ``_proxy`` does it on the way between a client and any
-server, ``_server`` to an embedded server itself. ``_leaks`` finds what is left, ``_threads`` has
-the clock wait. What needs Hypothesis is in ``strategies`` and ``stateful``, to be imported by name.
+everywhere. ``_recording`` is a broker with the ``_history`` of every job, which its ``_recorder``
+keeps. ``_faults`` says what is to go wrong, ``_proxy`` does it on the way between a client and
+any server, ``_server`` to an embedded server itself. ``_leaks`` finds what is left, ``_threads``
+has the clock wait. What needs Hypothesis is in ``strategies`` and ``stateful``, to be imported by name.
 """
 
 from ._call_log import CallLog as CallLog
