@@ -262,6 +262,7 @@ async def test_a_handler_that_takes_another_way_each_time_is_told_so(ends_early:
         ({"max_histories": 0}, ValueError, "max_histories"),
         ({"lease_duration": -1}, ValueError, "lease_duration"),
         ({"handler_timeout": 0}, ValueError, "handler_timeout"),
+        ({"limit": 0}, ValueError, "limit"),
         ({"queues": "q"}, TypeError, "no argument 'queues'"),
         ({"payload": "text"}, TypeError, "payload must be a Payload"),
     ],
@@ -319,11 +320,24 @@ def test_tasks_take_turns_in_the_same_order_in_every_process() -> None:
     assert output() == output() != ""
 
 
-async def test_many_sweeps_may_run_side_by_side() -> None:
+async def test_sweeps_may_run_side_by_side() -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(three_waits, payload, ctx)
+
+    async def sweep(cancels: int) -> None:
+        reports.append(await cancellation_sweep(handler, cancels=cancels, max_histories=40))
+
+    reports: list[SweepReport] = []
+    sorts = trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING
     async with trio.open_nursery() as nursery:
-        for _ in range(3):
-            nursery.start_soon(cancellation_sweep, three_waits)
+        for cancels in (2, 1, 1, 2):
+            nursery.start_soon(sweep, cancels)
+    assert len(reports) == 4
+    assert len({report.checkpoints for report in reports}) == 1
     assert not trio._core._run._r.__class__.__module__.startswith("sepp_trio")
+    assert trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING is sorts
 
 
 async def test_the_failure_is_told_in_full() -> None:
@@ -387,3 +401,15 @@ def handler_of(interpreter: Interpreter) -> Handler:
             nursery.start_soon(interpreter.run, (Sleep(),))
 
     return handler
+
+
+async def test_a_limit_for_deliveries_that_nobody_cancels() -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await trio.sleep(4000)  # here
+
+    for options in ({}, {"limit": 100}):
+        failure = await failure_of(handler, auto_extend=True, **options)
+        assert failure.problem == "the handler does not end, and nobody cancels it"
+        assert failure.line is not None
+        assert failure.line.number == line_of(handler)
+    await cancellation_sweep(handler, auto_extend=True, limit=5000)

@@ -33,6 +33,7 @@ async def cancellation_sweep(
     auto_extend: bool = False,
     handler_timeout: Duration | None = None,
     config: BrokerConfig | None = None,
+    limit: Duration | None = None,
     **job: Unpack[JobFields],
 ) -> SweepReport:
     """Cancel the handler at each of its checkpoints, let it be delivered again, and see whether
@@ -63,9 +64,12 @@ async def cancellation_sweep(
             of their checkpoints.
         max_histories: Upper bound; a level that has more is covered evenly, and the report
             says how many were left out.
-        lease_duration, auto_extend, handler_timeout: As for ``Worker``. A handler that is
-            cancelled has ``lease_duration`` seconds to end.
+        lease_duration, auto_extend, handler_timeout: As for ``Worker``. A cancelled handler has
+            to end before its lease does; ``lease_duration`` seconds after it has lost it.
         config: The broker's settings: limits and retry policies.
+        limit: Seconds on Trio's clock in which a delivery that nobody cancels has to end. An hour
+            for the first history if not given; a minute, and ten times as long as then, for the
+            others.
         job: Fields of ``EnqueueRequest``; ``max_attempts`` is high enough if not given.
 
     Raises:
@@ -80,6 +84,7 @@ async def cancellation_sweep(
     causes = _causes(by)
     integer(cancels, "cancels", 1)
     integer(max_histories, "max_histories", 1)
+    within = None if limit is None else seconds(limit, "limit")
     request = _request(payload, job, cancels)
     swept = Swept(handler)
     async with open_stage(
@@ -93,7 +98,7 @@ async def cancellation_sweep(
         causes=causes,
         config=config,
     ) as stage:
-        sweep = Sweep(stage, invariant, setup, cancels)
+        sweep = Sweep(stage, invariant, setup, cancels, within)
         try:
             return await sweep.run(causes, max_histories)
         except SweepFailure as failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NoReturn, TypeAlias
@@ -23,6 +24,8 @@ from ._report import (
     first_line,
 )
 from ._stage import Stage, State
+
+logger = logging.getLogger("sepp_trio.testing")
 
 Invariant: TypeAlias = Callable[[SweepRun], object]
 Setup: TypeAlias = Callable[[], object]
@@ -52,7 +55,7 @@ class Sweep:
 
     Args:
         stage: Where they are played.
-        invariant, setup, cancels: As for :func:`cancellation_sweep`.
+        invariant, setup, cancels, limit: As for :func:`cancellation_sweep`.
     """
 
     def __init__(
@@ -61,12 +64,14 @@ class Sweep:
         invariant: Invariant | None,
         setup: Setup | None,
         cancels: int,
+        limit: float | None,
     ) -> None:
         self._stage = stage
         self._invariant = invariant
         self._setup = setup
         self._cancels = cancels
-        self._limit = _FIRST_LIMIT
+        self._limit = _FIRST_LIMIT if limit is None else limit
+        self._own_limit = limit is None
         stage.one_by_one = inspect.iscoroutinefunction(invariant)
         self._end: State = "acked"
         self._histories = self._deliveries = self._skipped = 0
@@ -74,7 +79,8 @@ class Sweep:
     async def run(self, causes: tuple[Cause, ...], most: int) -> SweepReport:
         """Go through all histories, those with few cancels first."""
         first = await self._history(causes[0], Cancels())
-        self._limit = _LIMIT + _TIMES * max(delivery.duration for delivery in first)
+        if self._own_limit:
+            self._limit = _LIMIT + _TIMES * max(delivery.duration for delivery in first)
         self._end = await self._stage.story.outcome(first[-1].attempt)
         levels = {cause: Level() for cause in causes}
         for level in levels.values():
@@ -196,6 +202,9 @@ class Sweep:
             with trio.move_on_after(_MERCY):
                 await delivery.over.wait()
                 break
+        else:
+            # What follows may wait for ever, as for a thread.
+            logger.error("the handler cannot be ended\n%s", _failure(fault, history))
         raise _failure(fault, history)
 
     async def _judge(self, delivery: Delivery, told: list[SweptDelivery]) -> None:

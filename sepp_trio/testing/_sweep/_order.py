@@ -16,15 +16,18 @@ class _Order(random.Random):
     """In the place of Trio's own generator: the order of the watched tasks depends on how many
     steps they have made, and not on what else runs."""
 
-    def __init__(self, previous: random.Random, steady: SteadyOrder) -> None:
+    def __init__(self, previous: random.Random, sorts: bool, steady: SteadyOrder) -> None:
         super().__init__(0)
         self.previous = previous
+        self.sorts = sorts
         self.over = False
         self._steady = steady
 
     def shuffle(self, x: Any) -> None:
         if len(x) < 2:
             return
+        if isinstance(self.previous, _Order):
+            self.previous.shuffle(x)  # of another sweep in the same process
         watched = self._steady.tasks
         places = [place for place, task in enumerate(x) if task in watched]
         if len(places) > 1:
@@ -60,14 +63,14 @@ class SteadyOrder:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """The block. Affects all of Trio as little as importing Hypothesis does."""
-        sorts_before: bool = _run._ALLOW_DETERMINISTIC_SCHEDULING
-        order = _Order(_run._r, self)
+        order = _Order(_run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING, self)
         _run._ALLOW_DETERMINISTIC_SCHEDULING = True
         _run._r = order
         try:
             yield
         finally:
             order.over = True
-            _run._ALLOW_DETERMINISTIC_SCHEDULING = sorts_before
             while isinstance(_run._r, _Order) and _run._r.over:
-                _run._r = _run._r.previous
+                latest = _run._r
+                _run._ALLOW_DETERMINISTIC_SCHEDULING = latest.sorts
+                _run._r = latest.previous
