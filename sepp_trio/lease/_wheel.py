@@ -87,6 +87,10 @@ class TimerWheel:
         bucket[timer] = None
         timer._bucket = bucket
 
+    def behind(self) -> float:
+        """Seconds since the oldest timer that is due and has not rung; 0 without one."""
+        return max(trio.current_time() - self._times[0], 0.0) if self._times else 0.0
+
     async def run(self) -> None:
         """Ring the timers, until cancelled. What ``ring`` raises ends it."""
         while True:

@@ -25,6 +25,10 @@ _EARLY = 0.1
 """Seconds; an empty answer that comes sooner did not wait for a job."""
 
 _EARLY_PAUSE = 0.25
+_LATE = 8
+"""Beats that are late by such a part of a lease are signs of too much work."""
+
+_LATE_PAUSE = 0.25
 _LONGEST_PAUSE = 16.0
 _RESET_AFTER = 0.5
 """Seconds after a forced stop; a reserve that is reset while it claims strands its jobs."""
@@ -122,6 +126,9 @@ class Poller:
         started = False
         while not run.stop.draining.is_set():
             wanted = min(run.slots.wanted(), run.options.max_jobs or self._most, self._most)
+            if wanted > 0 and self._beats_are_late():
+                await self._pause(_LATE_PAUSE)
+                continue
             if wanted > 0:
                 self._send(wanted)
                 if not started:
@@ -137,6 +144,13 @@ class Poller:
         if not started:
             task_status.started()
         await self._settled(only_pending=True)
+
+    def _beats_are_late(self) -> bool:
+        """Whether there is more to do than time: with more leases to keep, all would be lost."""
+        options = self._run.options
+        if not options.auto_extend:
+            return False
+        return self._run.keeper.wheel.behind() > options.lease_duration / _LATE
 
     async def _settled(self, *, only_pending: bool = False) -> None:
         """Wait for the answer of the pending reserve, or else for a reason to send one."""
