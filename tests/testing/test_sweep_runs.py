@@ -153,6 +153,23 @@ async def test_a_handler_that_leaves_leaves_the_sweep(error: BaseException) -> N
     assert caught.value is error
 
 
+async def test_a_handler_that_leaves_instead_of_its_cancel_leaves_the_sweep() -> None:
+    error = SystemExit(4)
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)
+        except trio.Cancelled:
+            raise error from None
+
+    async def invariant(run: SweepRun) -> None:
+        await trio.sleep(10)  # the worker has ended long before
+
+    with pytest.raises(SystemExit) as caught:
+        await cancellation_sweep(handler, invariant=invariant)
+    assert caught.value is error
+
+
 async def test_an_exception_of_setup_comes_out_as_it_is() -> None:
     def setup() -> None:
         raise OSError("no database")
@@ -165,8 +182,9 @@ async def test_a_skip_in_an_invariant_is_no_failure_of_the_sweep() -> None:
     def invariant(run: SweepRun) -> None:
         pytest.skip("not here")
 
-    with pytest.raises(pytest.skip.Exception):
+    with pytest.raises(pytest.skip.Exception) as caught:
         await cancellation_sweep(three_waits, invariant=invariant)
+    assert caught.value.__notes__ == ["The history:\ndelivery 1: not cancelled\n  the job: acked"]
 
 
 async def test_an_invariant_that_fails_without_a_cancel_says_so() -> None:

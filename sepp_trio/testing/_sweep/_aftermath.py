@@ -23,6 +23,9 @@ from ._trio import about_to_raise, crash, deadline_around, is_blocked, pending_e
 
 _RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 
+_ALLOWED: Final = (HandlerError, LeaseError, SystemExit, KeyboardInterrupt)
+"""Says what is to become of the job, or that the lease is lost, or that all is to end."""
+
 _ENDLESS: Final = 10_000
 """Cancels that came up in one task; nobody unwinds so many frames."""
 
@@ -178,8 +181,8 @@ class Aftermath(trio.abc.Instrument):
             return
         first = self.raised[0]
         leaves, reachable = _leaves(error), _reachable([error])
-        if any(isinstance(leaf, (HandlerError, LeaseError)) for leaf in leaves):
-            return  # says what is to become of the job, or that the lease is lost
+        if any(isinstance(leaf, _ALLOWED) for leaf in leaves):
+            return
         if error is None:
             self.add_fault("the handler swallows its cancel: it returned", *self._catcher(first))
         elif not any(isinstance(leaf, trio.Cancelled) for leaf in leaves):

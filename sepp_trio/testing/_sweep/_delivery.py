@@ -23,6 +23,7 @@ from ._report import Cause, Checkpoint, Line
 from ._strike import Approach, ApproachBeforeStep, Steps
 from ._threads import ThreadChecks
 from ._tree import Tree
+from ._trio import number_of
 
 _GIVES_UP: Final = "the sweep gives up"
 
@@ -211,7 +212,7 @@ class Delivery:
         leaves = [
             task for task in tree.alive if not any(n.child_tasks for n in task.child_nurseries)
         ]
-        latest = max(leaves, key=lambda task: task._counter)
+        latest = max(leaves, key=number_of)
         place = self._checks.place(latest) if self._checks is not None else None
         return place or own.place(latest, tree.root) or Place(own.handler, None, None)
 

@@ -16,6 +16,7 @@ from ._level import Cancels, Level
 from ._report import (
     Cause,
     Checkpoint,
+    Ending,
     Line,
     SweepFailure,
     SweepReport,
@@ -23,7 +24,7 @@ from ._report import (
     SweptDelivery,
     first_line,
 )
-from ._stage import Stage, State
+from ._stage import Stage
 
 logger = logging.getLogger("sepp_trio.testing")
 
@@ -73,7 +74,7 @@ class Sweep:
         self._limit = _FIRST_LIMIT if limit is None else limit
         self._own_limit = limit is None
         stage.one_by_one = inspect.iscoroutinefunction(invariant)
-        self._end: State = "acked"
+        self._end: Ending = "acked"
         self._histories = self._deliveries = self._skipped = 0
 
     async def run(self, causes: tuple[Cause, ...], most: int) -> SweepReport:
@@ -166,7 +167,7 @@ class Sweep:
     async def _delivered(self, delivery: Delivery, told: list[SweptDelivery]) -> SweptDelivery:
         """Wait until the handler has ended and the broker knows."""
         stage = self._stage
-        with trio.CancelScope() as stage.waiting:
+        with stage.waiting():
             with delivery.watch:
                 await delivery.over.wait()
             if delivery.failure is not None:
@@ -234,6 +235,10 @@ class Sweep:
                 told,
                 None,
             ) from error
+        except BaseException as error:
+            if not isinstance(error, (trio.Cancelled, KeyboardInterrupt, SystemExit)):
+                error.add_note(f"The history:\n{run}")  # pytest.fail, for one
+            raise
 
     def _judge_end(self, last: Delivery, told: list[SweptDelivery]) -> None:
         end, story = told[-1].outcome, self._stage.story
@@ -252,7 +257,7 @@ def _strayed(checkpoint: Checkpoint, struck: Line | None) -> bool:
     return struck != checkpoint.line
 
 
-def _told(delivery: Delivery, outcome: State) -> SweptDelivery:
+def _told(delivery: Delivery, outcome: Ending) -> SweptDelivery:
     checkpoint, struck = delivery.checkpoint, delivery.struck
     if checkpoint is not None:
         checkpoint = None if struck is None else replace(checkpoint, line=struck)

@@ -12,6 +12,9 @@ from typing import Final, Literal, TypeAlias
 Cause: TypeAlias = Literal["lease lost", "shutdown", "timeout", "drain"]
 """What happens to a handler; a drain does not cancel it."""
 
+Ending: TypeAlias = Literal["acked", "dead letter", "delivered again", "not over"]
+"""What becomes of a job with a delivery."""
+
 Moment: TypeAlias = Literal["start", "waits", "resumes", "ended", "check", "end"]
 
 _MOMENTS: Final[dict[Moment, str]] = {
@@ -85,7 +88,7 @@ class SweptDelivery:
     checkpoint: Checkpoint | None
     raised: tuple[Line, ...]
     error: BaseException | None = field(hash=False)
-    outcome: Literal["acked", "dead letter", "delivered again", "not over"]
+    outcome: Ending
 
     @property
     def line(self) -> Line | None:

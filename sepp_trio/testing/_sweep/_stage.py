@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Final, Literal, TypeAlias
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Final
 
 import trio
 
@@ -14,6 +14,7 @@ from sepp_trio.broker._changes import Change, Observer
 from sepp_trio.broker._clock import BrokerClock
 from sepp_trio.broker.broker import Parts, _parts, _running
 from sepp_trio.client import SeppClient
+from sepp_trio.errors import JobNotFoundError
 from sepp_trio.lease import LEASE_LOST, TIMED_OUT
 from sepp_trio.types import EnqueueRequest, Payload
 from sepp_trio.worker import JobCtx, Worker
@@ -24,7 +25,7 @@ from .._quiet import quiet
 from .._recording import end_lease
 from .._threads import clock_waits_for_threads
 from ._delivery import Delivery, Swept
-from ._report import Cause
+from ._report import Cause, Ending
 
 _NOT_FOUND: Final = "job not found"
 _TIMEOUT: Final = 3600.0
@@ -32,8 +33,6 @@ _TIMEOUT: Final = 3600.0
 
 _NO_KEEPALIVE: Final = 10.0**9
 _POLL: Final = 60.0
-
-State: TypeAlias = Literal["acked", "dead letter", "delivered again", "not over"]
 
 
 class Stage:
@@ -67,8 +66,7 @@ class Stage:
         under its next lease, until that is expected."""
         self.crash: BaseException | None = None
         """What has ended a worker."""
-        self.waiting = trio.CancelScope()
-        """Cancelled with the crash of a worker."""
+        self._waiting = trio.CancelScope()
         self.story = Story()
 
     # ---- jobs ----
@@ -111,7 +109,15 @@ class Stage:
             raise
         except BaseException as error:
             self.crash = error
-            self.waiting.cancel()
+            self._waiting.cancel()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """What waits for a worker here is cancelled when that crashes; see :attr:`crash`."""
+        with trio.CancelScope() as self._waiting:
+            if self.crash is not None:
+                self._waiting.cancel()
+            yield
 
     async def _handle(self, payload: Payload | None, ctx: JobCtx) -> None:
         delivery = await self._arrival()
@@ -129,7 +135,7 @@ class Stage:
         lease = ctx._lease
         if cause == "lease lost":
             lease.lose(_NOT_FOUND)
-            self._nursery.start_soon(end_lease, self._parts.committer, self._parts.engine, ctx)
+            self._nursery.start_soon(self._take_lease, ctx)
             return f"{LEASE_LOST}: {_NOT_FOUND}"
         if cause == "timeout":
             lease.set_limit(trio.current_time())
@@ -142,6 +148,10 @@ class Stage:
         self._worker.shutdown(grace=0)
         return GRACE_OVER
 
+    async def _take_lease(self, ctx: JobCtx) -> None:
+        with suppress(JobNotFoundError):  # its time was up just now
+            await end_lease(self._parts.committer, self._parts.engine, ctx)
+
 
 class Story:
     """What the broker has committed of the job that is on the stage."""
@@ -151,7 +161,7 @@ class Story:
 
     def begin(self) -> None:
         """There is a new job."""
-        self._outcomes: dict[int, State] = {}
+        self._outcomes: dict[int, Ending] = {}
         self.reason: str | None = None
         self.rejected = False
         self._changed = trio.Event()
@@ -171,7 +181,7 @@ class Story:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def outcome(self, attempt: int) -> State:
+    async def outcome(self, attempt: int) -> Ending:
         """What became of the job with this delivery, once the broker knows."""
         while attempt not in self._outcomes:
             await self._changed.wait()

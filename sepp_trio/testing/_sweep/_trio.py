@@ -16,6 +16,11 @@ def cancel_points(task: trio.lowlevel.Task) -> int:
     return task._cancel_points
 
 
+def number_of(task: trio.lowlevel.Task) -> int:
+    """Tasks are numbered in the order in which they were started."""
+    return task._counter
+
+
 def is_blocked(task: trio.lowlevel.Task) -> bool:
     """Whether it waits for something that a cancel may still end."""
     return task._abort_func is not None
