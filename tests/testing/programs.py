@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -61,10 +62,28 @@ class Nursery:
     body: Program
 
 
-Step: TypeAlias = Sleep | Wait | Yield | Send | Shielded | Bounded | Tidy | Nursery
+@dataclass(frozen=True)
+class Swallow:
+    """A body whose cancels do not get out: a mistake."""
+
+    body: Program
+
+
+Step: TypeAlias = Sleep | Wait | Yield | Send | Shielded | Bounded | Tidy | Nursery | Swallow
 Program: TypeAlias = tuple[Step, ...]
 
 PLAIN: st.SearchStrategy[Step] = st.sampled_from([Sleep(), Wait(), Yield(), Send()])
+
+
+def _larger_with_mistakes(programs: st.SearchStrategy[Program]) -> st.SearchStrategy[Program]:
+    steps = st.one_of(
+        PLAIN,
+        st.builds(Swallow, programs),
+        st.builds(Shielded, programs),
+        st.builds(Tidy, programs, programs),
+        st.builds(Nursery, st.lists(programs, max_size=2).map(tuple), programs),
+    )
+    return st.lists(steps, max_size=3).map(tuple)
 
 
 def _larger(programs: st.SearchStrategy[Program]) -> st.SearchStrategy[Program]:
@@ -86,7 +105,7 @@ def size(program: Program) -> int:
 def parts(step: Step) -> tuple[Program, ...]:
     """The programs in a step."""
     match step:
-        case Shielded(body) | Bounded(body):
+        case Shielded(body) | Bounded(body) | Swallow(body):
             return (body,)
         case Tidy(body, cleanup):
             return body, cleanup
@@ -98,6 +117,10 @@ def parts(step: Step) -> tuple[Program, ...]:
 PLAIN_PROGRAMS: st.SearchStrategy[Program] = st.lists(PLAIN, max_size=8).map(tuple)
 PROGRAMS: st.SearchStrategy[Program] = st.recursive(
     st.lists(PLAIN, max_size=3).map(tuple), _larger, max_leaves=5
+).filter(lambda program: size(program) <= 14)
+
+MISTAKEN_PROGRAMS: st.SearchStrategy[Program] = st.recursive(
+    st.lists(PLAIN, max_size=3).map(tuple), _larger_with_mistakes, max_leaves=5
 ).filter(lambda program: size(program) <= 14)
 
 
@@ -143,6 +166,9 @@ class Interpreter:
                     await self._run(self._numbered(body))
             case Bounded(body):
                 with trio.move_on_after(1.5 * seconds):
+                    await self._run(self._numbered(body))
+            case Swallow(body):
+                with contextlib.suppress(BaseException):
                     await self._run(self._numbered(body))
             case Tidy(body, cleanup):
                 try:

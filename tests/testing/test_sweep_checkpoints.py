@@ -11,10 +11,11 @@ import trio
 from hypothesis import example, given, settings
 
 from sepp_trio import JobCtx, Payload
-from sepp_trio.testing import SweepReport, SweepRun, cancellation_sweep
+from sepp_trio.testing import SweepFailure, SweepReport, SweepRun, cancellation_sweep
 from sepp_trio.testing._sweep._order import SteadyOrder
 from sepp_trio.testing._sweep._tree import Tree
 from tests.testing.programs import (
+    MISTAKEN_PROGRAMS,
     PLAIN_PROGRAMS,
     PROGRAMS,
     Bounded,
@@ -22,7 +23,10 @@ from tests.testing.programs import (
     Nursery,
     Program,
     Send,
+    Shielded,
     Sleep,
+    Step,
+    Swallow,
     Tidy,
     Wait,
     Yield,
@@ -50,9 +54,13 @@ def sweep(program: Program) -> tuple[SweepReport, set[tuple[int, ...]]]:
             if run.cancels and run.attempt == 1:
                 effects.add(tuple(interpreter.effects))
 
+        found: SweepFailure
         async with trio.open_nursery() as others:
-            return await cancellation_sweep(handler, invariant=note, setup=setup)
-        raise AssertionError
+            try:
+                return await cancellation_sweep(handler, invariant=note, setup=setup)
+            except SweepFailure as failure:
+                found = failure  # raised below: the nursery would make a group of it
+        raise found
 
     report: SweepReport = run_on_leaping_clock(main)
     return report, effects
@@ -162,10 +170,16 @@ def nurseries(program: Program) -> list[Nursery]:
 
 
 def waits(program: Program) -> int:
+    """How often its tasks are suspended."""
     return sum(
         (not parts(step)) + isinstance(step, Nursery) + sum(map(waits, parts(step)))
         for step in program
     )
+
+
+def is_cancelled(program: Program) -> bool:
+    """Whether Cancelled can come up in it."""
+    return any(not parts(step) or any(map(is_cancelled, _reached(step))) for step in program)
 
 
 def has_bounds(program: Program) -> bool:
@@ -196,3 +210,32 @@ def test_every_effect_that_a_cancel_can_have_is_found(program: Program) -> None:
         assert moments["waits"] == waits(program)
         assert moments["ended"] == sum(len(step.tasks) for step in nurseries(program))
     assert effects == all_effects(program)
+
+
+def swallows(program: Program) -> bool:
+    """Whether a cancel can come up in a body that swallows it."""
+    return any(
+        (isinstance(step, Swallow) and is_cancelled(step.body))
+        or any(map(swallows, _reached(step)))
+        for step in program
+    )
+
+
+def _reached(step: Step) -> tuple[Program, ...]:
+    """The parts of a step that a cancel reaches."""
+    if isinstance(step, Shielded):
+        return ()
+    return (step.body,) if isinstance(step, Tidy) else parts(step)
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(MISTAKEN_PROGRAMS)
+@example((Nursery(((Swallow((Sleep(),)),),), (Sleep(),)), Sleep()))
+@example((Tidy((Sleep(),), (Swallow((Sleep(),)),)),))
+def test_every_cancel_that_is_swallowed_is_found_and_nothing_else(program: Program) -> None:
+    if not swallows(program):
+        sweep(program)
+        return
+    with pytest.raises(SweepFailure, match="swallows its cancel"):
+        sweep(program)
