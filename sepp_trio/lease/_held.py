@@ -238,8 +238,9 @@ class HeldLease(Settlement):
         self._answer = answer
         self._at_most = inf
         self.expires_at, asked, _ = answer
-        self.end_at(grant.end, grant.length, own=asked == self.asked)
-        if not grant.certain:
+        end, length, certain = grant
+        self.end_at(end, length, own=asked == self.asked)
+        if not certain:
             self.keeper.doubt(self)
 
     def reread(self) -> None:

@@ -73,12 +73,11 @@ class Settlement:
         self._method = method
         self._request = request
         self._on_settled = on_settled
-        self._tries = 0
+        self._tries = 1
         self._may_have_arrived = False
         self._send(trio.current_time() if now is None else now)
 
     def _send(self, now: float) -> None:
-        self._tries += 1
         try:
             self.keeper.channel.start_unary(
                 self._method,
@@ -94,6 +93,7 @@ class Settlement:
     def _send_again(self) -> None:
         self.keeper.repeats.discard(self)
         if self.phase is _SETTLING:  # else its holder has let go
+            self._tries += 1
             self._send(trio.current_time())
 
     def _settle(self, verdict: Verdict, response: Any, error: CallError | None) -> None:

@@ -14,6 +14,7 @@ from ..lease import LEASE_LOST, TIMED_OUT, HeldLease, Phase, Verdict
 from ..transport import CallError
 from ..types import RetryDirective
 from ..wire import convert, records
+from ._acks import AckMessages
 from ._log import Flood, logger
 from ._outcome import NOW, Failure, growing_delay, judge, leaves, reason_to_leave
 
@@ -43,6 +44,7 @@ class Reports:
         self._pending: dict[HeldLease, RunningJob | None] = {}
         """Reports on their way, with the job where it is an ack."""
         self._on_acked = self._acked
+        self._acks = AckMessages(run.methods.ack, run.options.worker_id)
         # Jobs to be given back, and why, as soon as no reserve waits that could get them.
         self._held_back: list[tuple[RunningJob, str]] = []
         self._flood = Flood()
@@ -197,10 +199,10 @@ class Reports:
         """The job is done, and its lease is ours."""
         lease = job.lease
         self._pending[lease] = job
-        run = self._run
-        run.slots.reports += 1
-        request = records.AckRequest(lease.job_id, lease.attempt, lease.worker_id)
-        lease.settle(run.methods.ack, request, self._on_acked, now)
+        self._run.slots.reports += 1
+        acks = self._acks
+        message = acks.encode(lease.job_id, lease.attempt)
+        lease.settle(acks.method, message, self._on_acked, now)
 
     def _nack(
         self,

@@ -12,11 +12,11 @@ import trio
 from ..client import SeppClient
 from ..errors import ClientClosedError
 from ..lease import Answer, Beats, Grant, HeldLease, Phase, Timer, epoch_seconds
-from ..wire import convert, decoder_of, records
+from ..wire import convert, records
 from ._log import logger
 from ._options import Options
 from ._poll import FatalError, Poller
-from ._receive import read_job
+from ._receive import JobReader
 from ._reports import Reports
 from ._signal import Signal
 from ._slots import Slots
@@ -60,7 +60,7 @@ class Run:
         self.reports = Reports(self)
         self.stop = Stop(self)
         self._client = client
-        self._decode_job = decoder_of(records.Job)
+        self._read_job = JobReader().read
         self._usual: float | None = None
         self._grant: Grant
         """What the latest job's lease was, and out of which answer."""
@@ -151,7 +151,7 @@ class Run:
         return good
 
     def _receive(self, raw: bytes, sent: float, now: float) -> bool:
-        record = read_job(raw, self._decode_job)
+        record = self._read_job(raw)
         if isinstance(record, convert.MalformedJob):
             self.reports.refuse(record, now)
             return False
@@ -169,7 +169,7 @@ class Run:
         )
         expires_at = record.lease_expires_at
         if expires_at != self._granted_end or sent != self._granted_sent:
-            assert expires_at is not None  # read_job has seen to it
+            assert expires_at is not None  # its reader has seen to it
             self._read_grant(expires_at, sent, now)
         lease.take(self._grant, self._answer)
         if now >= lease.due and lease.check(now) is not None:

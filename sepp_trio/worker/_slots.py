@@ -87,11 +87,21 @@ class Slots:
 
     def admit(self, job: RunningJob, now: float) -> None:
         """Take in a job: it starts now or waits."""
-        running = self.running
-        if self.waiting or running >= self.limit or running + self.reports >= 2 * self.limit:
-            self.waiting.append(job)
-        else:
+        running, limit, entry = self.running, self.limit, job.entry
+        if (
+            running < limit
+            and entry.running < entry.max_in_flight
+            and running + self.reports < 2 * limit
+            and not self.waiting
+        ):
+            # As in _take_slot, because most jobs come this way.
+            if self._start(job, now):
+                self.running += 1
+                entry.running += 1
+        elif not self.waiting and self._may_start():
             self._take_slot(job, now)
+        else:
+            self.waiting.append(job)
 
     def ended(self, entry: Entry, duration: float, now: float) -> None:
         """A job's handler has ended: its slot is free."""
@@ -127,13 +137,12 @@ class Slots:
             self._take_slot(self.waiting.popleft(), now)
 
     def _take_slot(self, job: RunningJob, now: float) -> None:
+        self.running += 1
         entry = job.entry
-        if entry.running >= entry.max_in_flight:
-            self.running += 1
+        if entry.running < entry.max_in_flight:
+            self._run(job, now)
+        else:
             entry.waiting.append(job)
-        elif self._start(job, now):
-            self.running += 1
-            entry.running += 1
 
     def _run(self, job: RunningJob, now: float) -> None:
         if self._start(job, now):

@@ -198,12 +198,22 @@ def _decoder(table: MessageTable) -> Iterator[str]:
         yield f"        if len(shared_{table.name}) >= {MOST_SHARED}: shared_{table.name}.clear()"
         behind = "".join(f"{_final_value(field)}, " for field in _behind(table))
         yield f"        shared_{table.name}[rest] = ({behind})"
-    values = "".join(f"{_final_value(field)}, " for field in table.fields)
-    yield f"    return {'' if table.record is None else table.name}({values})"
+    yield from _indent(_result(table))
     yield ""
     if table.name in REMEMBERED:
         yield f"remembered_{table.name} = lru_cache(128)(decode_{table.name})"
         yield ""
+
+
+def _result(table: MessageTable) -> Iterator[str]:
+    if table.record is None:
+        yield f"return ({''.join(f'{_final_value(field)}, ' for field in table.fields)})"
+        return
+    # To call the class takes longer than to fill the record.
+    yield f"record = new({table.name})"
+    for field in table.fields:
+        yield f"record.{field.name} = {_final_value(field)}"
+    yield "return record"
 
 
 def _single_string(table: MessageTable) -> Iterator[str]:
@@ -215,7 +225,10 @@ def _single_string(table: MessageTable) -> Iterator[str]:
     if field.type != "string" or field.optional or field.repeated or tag > 127:
         return
     yield f"if 2 < end < 130 and data[1] == end - 2 and data[0] == {tag}:"
-    yield f"    try: return {table.name}(data[2:].decode())"
+    yield "    try:"
+    yield f"        record = new({table.name})"
+    yield f"        record.{field.name} = data[2:].decode()"
+    yield "        return record"
     yield "    except ValueError: pass"
 
 

@@ -42,6 +42,7 @@ from ..records import (
 {records}
 )
 
+new = object.__new__
 pack_double = Struct("<d").pack
 unpack_double = Struct("<d").unpack_from
 

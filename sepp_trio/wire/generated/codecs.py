@@ -69,6 +69,7 @@ from ..records import (
     UnknownQueue,
 )
 
+new = object.__new__
 pack_double = Struct("<d").pack
 unpack_double = Struct("<d").unpack_from
 
@@ -178,7 +179,11 @@ def decode_AckRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_AckRequest.get(tag)
         raise decode_error('AckRequest', field, error) from None
-    return AckRequest(job_id_, attempt_, worker_id_, )
+    record = new(AckRequest)
+    record.job_id = job_id_
+    record.attempt = attempt_
+    record.worker_id = worker_id_
+    return record
 
 def encode_AckResponse(record):
     w = []
@@ -203,7 +208,10 @@ def decode_AckResponse(data, pos=0, end=None, into=None):
         if data.__class__ is not bytes: data = bytes(data)
         end = len(data)
         if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try: return AckResponse(data[2:].decode())
+            try:
+                record = new(AckResponse)
+                record.job_id = data[2:].decode()
+                return record
             except ValueError: pass
     if into is None:
         job_id_ = ''
@@ -250,7 +258,9 @@ def decode_AckResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_AckResponse.get(tag)
         raise decode_error('AckResponse', field, error) from None
-    return AckResponse(job_id_, )
+    record = new(AckResponse)
+    record.job_id = job_id_
+    return record
 
 def encode_BatchValidationFailure(record):
     w = []
@@ -320,7 +330,9 @@ def decode_BatchValidationFailure(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_BatchValidationFailure.get(tag)
         raise decode_error('BatchValidationFailure', field, error) from None
-    return BatchValidationFailure(errors_, )
+    record = new(BatchValidationFailure)
+    record.errors = errors_
+    return record
 
 def encode_CustomEntriesTooMany(record):
     w = []
@@ -398,7 +410,10 @@ def decode_CustomEntriesTooMany(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_CustomEntriesTooMany.get(tag)
         raise decode_error('CustomEntriesTooMany', field, error) from None
-    return CustomEntriesTooMany(limit_, actual_, )
+    record = new(CustomEntriesTooMany)
+    record.limit = limit_
+    record.actual = actual_
+    return record
 
 def encode_CustomKeyTooLong(record):
     w = []
@@ -498,7 +513,11 @@ def decode_CustomKeyTooLong(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_CustomKeyTooLong.get(tag)
         raise decode_error('CustomKeyTooLong', field, error) from None
-    return CustomKeyTooLong(key_, limit_, actual_, )
+    record = new(CustomKeyTooLong)
+    record.key = key_
+    record.limit = limit_
+    record.actual = actual_
+    return record
 
 def encode_CustomMapTooLarge(record):
     w = []
@@ -574,7 +593,10 @@ def decode_CustomMapTooLarge(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_CustomMapTooLarge.get(tag)
         raise decode_error('CustomMapTooLarge', field, error) from None
-    return CustomMapTooLarge(limit_, actual_, )
+    record = new(CustomMapTooLarge)
+    record.limit = limit_
+    record.actual = actual_
+    return record
 
 def encode_DeadLetterRecord(record):
     w = []
@@ -724,7 +746,13 @@ def decode_DeadLetterRecord(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_DeadLetterRecord.get(tag)
         raise decode_error('DeadLetterRecord', field, error) from None
-    return DeadLetterRecord(job_, cause_, failed_at_, final_attempt_, last_reason_, )
+    record = new(DeadLetterRecord)
+    record.job = job_
+    record.cause = cause_
+    record.failed_at = failed_at_
+    record.final_attempt = final_attempt_
+    record.last_reason = last_reason_
+    return record
 
 def encode_DrainDeadLettersRequest(record):
     w = []
@@ -809,7 +837,10 @@ def decode_DrainDeadLettersRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_DrainDeadLettersRequest.get(tag)
         raise decode_error('DrainDeadLettersRequest', field, error) from None
-    return DrainDeadLettersRequest(queue_, max_, )
+    record = new(DrainDeadLettersRequest)
+    record.queue = queue_
+    record.max = max_
+    return record
 
 def encode_DrainDeadLettersResponse(record):
     w = []
@@ -878,7 +909,9 @@ def decode_DrainDeadLettersResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_DrainDeadLettersResponse.get(tag)
         raise decode_error('DrainDeadLettersResponse', field, error) from None
-    return DrainDeadLettersResponse(records_, )
+    record = new(DrainDeadLettersResponse)
+    record.records = records_
+    return record
 
 def encode_Duration(record):
     w = []
@@ -1090,7 +1123,10 @@ def decode_EncodingNotAllowed(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_EncodingNotAllowed.get(tag)
         raise decode_error('EncodingNotAllowed', field, error) from None
-    return EncodingNotAllowed(encoding_, allowed_, )
+    record = new(EncodingNotAllowed)
+    record.encoding = encoding_
+    record.allowed = allowed_
+    return record
 
 def encode_EnqueueAtomicResponse(record):
     w = []
@@ -1184,7 +1220,10 @@ def decode_EnqueueAtomicResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_EnqueueAtomicResponse.get(tag)
         raise decode_error('EnqueueAtomicResponse', field, error) from None
-    return EnqueueAtomicResponse(success_, rejection_, )
+    record = new(EnqueueAtomicResponse)
+    record.success = success_
+    record.rejection = rejection_
+    return record
 
 def encode_EnqueueAtomicSuccess(record):
     w = []
@@ -1254,7 +1293,9 @@ def decode_EnqueueAtomicSuccess(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_EnqueueAtomicSuccess.get(tag)
         raise decode_error('EnqueueAtomicSuccess', field, error) from None
-    return EnqueueAtomicSuccess(responses_, )
+    record = new(EnqueueAtomicSuccess)
+    record.responses = responses_
+    return record
 
 def encode_EnqueueBatchRequest(record):
     w = []
@@ -1324,7 +1365,9 @@ def decode_EnqueueBatchRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_EnqueueBatchRequest.get(tag)
         raise decode_error('EnqueueBatchRequest', field, error) from None
-    return EnqueueBatchRequest(jobs_, )
+    record = new(EnqueueBatchRequest)
+    record.jobs = jobs_
+    return record
 
 def encode_EnqueueBatchResponse(record):
     w = []
@@ -1394,7 +1437,9 @@ def decode_EnqueueBatchResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_EnqueueBatchResponse.get(tag)
         raise decode_error('EnqueueBatchResponse', field, error) from None
-    return EnqueueBatchResponse(results_, )
+    record = new(EnqueueBatchResponse)
+    record.results = results_
+    return record
 
 def encode_EnqueueRequest(record):
     w = []
@@ -1638,7 +1683,17 @@ def decode_EnqueueRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_EnqueueRequest.get(tag)
         raise decode_error('EnqueueRequest', field, error) from None
-    return EnqueueRequest(queue_, job_type_, payload_, idempotency_key_, priority_, max_attempts_, trace_context_, custom_, scheduled_at_, )
+    record = new(EnqueueRequest)
+    record.queue = queue_
+    record.job_type = job_type_
+    record.payload = payload_
+    record.idempotency_key = idempotency_key_
+    record.priority = priority_
+    record.max_attempts = max_attempts_
+    record.trace_context = trace_context_
+    record.custom = custom_
+    record.scheduled_at = scheduled_at_
+    return record
 
 def encode_EnqueueRequest_custom_entry(record):
     w = []
@@ -1814,7 +1869,10 @@ def decode_EnqueueResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_EnqueueResponse.get(tag)
         raise decode_error('EnqueueResponse', field, error) from None
-    return EnqueueResponse(job_id_, deduplicated_, )
+    record = new(EnqueueResponse)
+    record.job_id = job_id_
+    record.deduplicated = deduplicated_
+    return record
 
 def encode_ExtendRequest(record):
     w = []
@@ -1945,7 +2003,12 @@ def decode_ExtendRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_ExtendRequest.get(tag)
         raise decode_error('ExtendRequest', field, error) from None
-    return ExtendRequest(job_id_, attempt_, lease_duration_, worker_id_, )
+    record = new(ExtendRequest)
+    record.job_id = job_id_
+    record.attempt = attempt_
+    record.lease_duration = lease_duration_
+    record.worker_id = worker_id_
+    return record
 
 def encode_ExtendResponse(record):
     w = []
@@ -2040,7 +2103,10 @@ def decode_ExtendResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_ExtendResponse.get(tag)
         raise decode_error('ExtendResponse', field, error) from None
-    return ExtendResponse(job_id_, lease_expires_at_, )
+    record = new(ExtendResponse)
+    record.job_id = job_id_
+    record.lease_expires_at = lease_expires_at_
+    return record
 
 def encode_GetServerInfoRequest(record):
     w = []
@@ -2080,7 +2146,8 @@ def decode_GetServerInfoRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_GetServerInfoRequest.get(tag)
         raise decode_error('GetServerInfoRequest', field, error) from None
-    return GetServerInfoRequest()
+    record = new(GetServerInfoRequest)
+    return record
 
 def encode_GetServerInfoResponse(record):
     w = []
@@ -2495,7 +2562,28 @@ def decode_GetServerInfoResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_GetServerInfoResponse.get(tag)
         raise decode_error('GetServerInfoResponse', field, error) from None
-    return GetServerInfoResponse(server_version_, supported_protocol_versions_, server_time_, restricts_encodings_, allowed_encodings_, max_payload_bytes_, max_custom_entries_, max_custom_total_bytes_, max_custom_key_bytes_, max_queue_name_bytes_, max_job_type_bytes_, max_idempotency_key_bytes_, max_schedule_horizon_, max_enqueue_batch_, max_reserve_batch_, max_reserve_queues_, max_wait_timeout_, max_lease_duration_, strict_queues_, dead_letter_retention_enabled_, )
+    record = new(GetServerInfoResponse)
+    record.server_version = server_version_
+    record.supported_protocol_versions = supported_protocol_versions_
+    record.server_time = server_time_
+    record.restricts_encodings = restricts_encodings_
+    record.allowed_encodings = allowed_encodings_
+    record.max_payload_bytes = max_payload_bytes_
+    record.max_custom_entries = max_custom_entries_
+    record.max_custom_total_bytes = max_custom_total_bytes_
+    record.max_custom_key_bytes = max_custom_key_bytes_
+    record.max_queue_name_bytes = max_queue_name_bytes_
+    record.max_job_type_bytes = max_job_type_bytes_
+    record.max_idempotency_key_bytes = max_idempotency_key_bytes_
+    record.max_schedule_horizon = max_schedule_horizon_
+    record.max_enqueue_batch = max_enqueue_batch_
+    record.max_reserve_batch = max_reserve_batch_
+    record.max_reserve_queues = max_reserve_queues_
+    record.max_wait_timeout = max_wait_timeout_
+    record.max_lease_duration = max_lease_duration_
+    record.strict_queues = strict_queues_
+    record.dead_letter_retention_enabled = dead_letter_retention_enabled_
+    return record
 
 def encode_IdempotencyKeyTooLong(record):
     w = []
@@ -2572,7 +2660,10 @@ def decode_IdempotencyKeyTooLong(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_IdempotencyKeyTooLong.get(tag)
         raise decode_error('IdempotencyKeyTooLong', field, error) from None
-    return IdempotencyKeyTooLong(limit_, actual_, )
+    record = new(IdempotencyKeyTooLong)
+    record.limit = limit_
+    record.actual = actual_
+    return record
 
 def encode_InvalidRequest(record):
     w = []
@@ -2597,7 +2688,10 @@ def decode_InvalidRequest(data, pos=0, end=None, into=None):
         if data.__class__ is not bytes: data = bytes(data)
         end = len(data)
         if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try: return InvalidRequest(data[2:].decode())
+            try:
+                record = new(InvalidRequest)
+                record.message = data[2:].decode()
+                return record
             except ValueError: pass
     if into is None:
         message_ = ''
@@ -2644,7 +2738,9 @@ def decode_InvalidRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_InvalidRequest.get(tag)
         raise decode_error('InvalidRequest', field, error) from None
-    return InvalidRequest(message_, )
+    record = new(InvalidRequest)
+    record.message = message_
+    return record
 
 def encode_Job(record):
     w = []
@@ -2967,7 +3063,20 @@ def decode_Job(data, pos=0, end=None, into=None):
     if rest:
         if len(shared_Job) >= 256: shared_Job.clear()
         shared_Job[rest] = (priority_, trace_context_, enqueued_at_, attempt_, max_attempts_, lease_expires_at_, b''.join(custom_), scheduled_at_, queue_, )
-    return Job(id_, job_type_, payload_, priority_, trace_context_, enqueued_at_, attempt_, max_attempts_, lease_expires_at_, b''.join(custom_), scheduled_at_, queue_, )
+    record = new(Job)
+    record.id = id_
+    record.job_type = job_type_
+    record.payload = payload_
+    record.priority = priority_
+    record.trace_context = trace_context_
+    record.enqueued_at = enqueued_at_
+    record.attempt = attempt_
+    record.max_attempts = max_attempts_
+    record.lease_expires_at = lease_expires_at_
+    record.custom = b''.join(custom_)
+    record.scheduled_at = scheduled_at_
+    record.queue = queue_
+    return record
 
 def encode_JobRejection(record):
     w = []
@@ -3349,7 +3458,22 @@ def decode_JobRejection(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_JobRejection.get(tag)
         raise decode_error('JobRejection', field, error) from None
-    return JobRejection(unknown_queue_, payload_too_large_, encoding_not_allowed_, job_type_not_allowed_, custom_entries_too_many_, custom_map_too_large_, custom_key_too_long_, queue_name_too_long_, job_type_name_too_long_, idempotency_key_too_long_, scheduled_too_far_, invalid_request_, queue_full_, queue_closing_, )
+    record = new(JobRejection)
+    record.unknown_queue = unknown_queue_
+    record.payload_too_large = payload_too_large_
+    record.encoding_not_allowed = encoding_not_allowed_
+    record.job_type_not_allowed = job_type_not_allowed_
+    record.custom_entries_too_many = custom_entries_too_many_
+    record.custom_map_too_large = custom_map_too_large_
+    record.custom_key_too_long = custom_key_too_long_
+    record.queue_name_too_long = queue_name_too_long_
+    record.job_type_name_too_long = job_type_name_too_long_
+    record.idempotency_key_too_long = idempotency_key_too_long_
+    record.scheduled_too_far = scheduled_too_far_
+    record.invalid_request = invalid_request_
+    record.queue_full = queue_full_
+    record.queue_closing = queue_closing_
+    return record
 
 def encode_JobResult(record):
     w = []
@@ -3443,7 +3567,10 @@ def decode_JobResult(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_JobResult.get(tag)
         raise decode_error('JobResult', field, error) from None
-    return JobResult(success_, rejection_, )
+    record = new(JobResult)
+    record.success = success_
+    record.rejection = rejection_
+    return record
 
 def encode_JobTypeNameTooLong(record):
     w = []
@@ -3520,7 +3647,10 @@ def decode_JobTypeNameTooLong(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_JobTypeNameTooLong.get(tag)
         raise decode_error('JobTypeNameTooLong', field, error) from None
-    return JobTypeNameTooLong(limit_, actual_, )
+    record = new(JobTypeNameTooLong)
+    record.limit = limit_
+    record.actual = actual_
+    return record
 
 def encode_JobTypeNotAllowed(record):
     w = []
@@ -3613,7 +3743,10 @@ def decode_JobTypeNotAllowed(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_JobTypeNotAllowed.get(tag)
         raise decode_error('JobTypeNotAllowed', field, error) from None
-    return JobTypeNotAllowed(job_type_, allowed_, )
+    record = new(JobTypeNotAllowed)
+    record.job_type = job_type_
+    record.allowed = allowed_
+    return record
 
 def encode_JobValidationError(record):
     w = []
@@ -3698,7 +3831,10 @@ def decode_JobValidationError(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_JobValidationError.get(tag)
         raise decode_error('JobValidationError', field, error) from None
-    return JobValidationError(index_, rejection_, )
+    record = new(JobValidationError)
+    record.index = index_
+    record.rejection = rejection_
+    return record
 
 def encode_Job_custom(record):
     w = []
@@ -4016,7 +4152,13 @@ def decode_NackRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_NackRequest.get(tag)
         raise decode_error('NackRequest', field, error) from None
-    return NackRequest(job_id_, attempt_, reason_, retry_, worker_id_, )
+    record = new(NackRequest)
+    record.job_id = job_id_
+    record.attempt = attempt_
+    record.reason = reason_
+    record.retry = retry_
+    record.worker_id = worker_id_
+    return record
 
 def encode_NackResponse(record):
     w = []
@@ -4100,7 +4242,10 @@ def decode_NackResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_NackResponse.get(tag)
         raise decode_error('NackResponse', field, error) from None
-    return NackResponse(job_id_, dead_lettered_, )
+    record = new(NackResponse)
+    record.job_id = job_id_
+    record.dead_lettered = dead_lettered_
+    return record
 
 def encode_NackRetry(record):
     w = []
@@ -4218,7 +4363,11 @@ def decode_NackRetry(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_NackRetry.get(tag)
         raise decode_error('NackRetry', field, error) from None
-    return NackRetry(default_, delay_, dead_letter_, )
+    record = new(NackRetry)
+    record.default = default_
+    record.delay = delay_
+    record.dead_letter = dead_letter_
+    return record
 
 def encode_Payload(record):
     w = []
@@ -4309,7 +4458,10 @@ def decode_Payload(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_Payload.get(tag)
         raise decode_error('Payload', field, error) from None
-    return Payload(data_, encoding_, )
+    record = new(Payload)
+    record.data = data_
+    record.encoding = encoding_
+    return record
 
 def encode_PayloadTooLarge(record):
     w = []
@@ -4385,7 +4537,10 @@ def decode_PayloadTooLarge(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_PayloadTooLarge.get(tag)
         raise decode_error('PayloadTooLarge', field, error) from None
-    return PayloadTooLarge(limit_, actual_, )
+    record = new(PayloadTooLarge)
+    record.limit = limit_
+    record.actual = actual_
+    return record
 
 def encode_PrimitiveValue(record):
     w = []
@@ -4502,7 +4657,12 @@ def decode_PrimitiveValue(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_PrimitiveValue.get(tag)
         raise decode_error('PrimitiveValue', field, error) from None
-    return PrimitiveValue(string_value_, double_value_, int_value_, bool_value_, )
+    record = new(PrimitiveValue)
+    record.string_value = string_value_
+    record.double_value = double_value_
+    record.int_value = int_value_
+    record.bool_value = bool_value_
+    return record
 
 def encode_QueueClosing(record):
     w = []
@@ -4527,7 +4687,10 @@ def decode_QueueClosing(data, pos=0, end=None, into=None):
         if data.__class__ is not bytes: data = bytes(data)
         end = len(data)
         if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try: return QueueClosing(data[2:].decode())
+            try:
+                record = new(QueueClosing)
+                record.queue = data[2:].decode()
+                return record
             except ValueError: pass
     if into is None:
         queue_ = ''
@@ -4574,7 +4737,9 @@ def decode_QueueClosing(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_QueueClosing.get(tag)
         raise decode_error('QueueClosing', field, error) from None
-    return QueueClosing(queue_, )
+    record = new(QueueClosing)
+    record.queue = queue_
+    return record
 
 def encode_QueueFull(record):
     w = []
@@ -4658,7 +4823,10 @@ def decode_QueueFull(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_QueueFull.get(tag)
         raise decode_error('QueueFull', field, error) from None
-    return QueueFull(queue_, limit_, )
+    record = new(QueueFull)
+    record.queue = queue_
+    record.limit = limit_
+    return record
 
 def encode_QueueNameTooLong(record):
     w = []
@@ -4735,7 +4903,10 @@ def decode_QueueNameTooLong(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_QueueNameTooLong.get(tag)
         raise decode_error('QueueNameTooLong', field, error) from None
-    return QueueNameTooLong(limit_, actual_, )
+    record = new(QueueNameTooLong)
+    record.limit = limit_
+    record.actual = actual_
+    return record
 
 def encode_ReserveRequest(record):
     w = []
@@ -4890,7 +5061,13 @@ def decode_ReserveRequest(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_ReserveRequest.get(tag)
         raise decode_error('ReserveRequest', field, error) from None
-    return ReserveRequest(queues_, wait_timeout_, lease_duration_, worker_id_, max_jobs_, )
+    record = new(ReserveRequest)
+    record.queues = queues_
+    record.wait_timeout = wait_timeout_
+    record.lease_duration = lease_duration_
+    record.worker_id = worker_id_
+    record.max_jobs = max_jobs_
+    return record
 
 def encode_ReserveResponse(record):
     w = []
@@ -4959,7 +5136,9 @@ def decode_ReserveResponse(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_ReserveResponse.get(tag)
         raise decode_error('ReserveResponse', field, error) from None
-    return ReserveResponse(jobs_, )
+    record = new(ReserveResponse)
+    record.jobs = jobs_
+    return record
 
 def encode_ScheduledTooFar(record):
     w = []
@@ -5054,7 +5233,10 @@ def decode_ScheduledTooFar(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_ScheduledTooFar.get(tag)
         raise decode_error('ScheduledTooFar', field, error) from None
-    return ScheduledTooFar(horizon_, actual_, )
+    record = new(ScheduledTooFar)
+    record.horizon = horizon_
+    record.actual = actual_
+    return record
 
 def encode_Timestamp(record):
     w = []
@@ -5226,7 +5408,10 @@ def decode_TraceContext(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_TraceContext.get(tag)
         raise decode_error('TraceContext', field, error) from None
-    return TraceContext(traceparent_, tracestate_, )
+    record = new(TraceContext)
+    record.traceparent = traceparent_
+    record.tracestate = tracestate_
+    return record
 
 def encode_UnknownQueue(record):
     w = []
@@ -5251,7 +5436,10 @@ def decode_UnknownQueue(data, pos=0, end=None, into=None):
         if data.__class__ is not bytes: data = bytes(data)
         end = len(data)
         if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try: return UnknownQueue(data[2:].decode())
+            try:
+                record = new(UnknownQueue)
+                record.queue = data[2:].decode()
+                return record
             except ValueError: pass
     if into is None:
         queue_ = ''
@@ -5298,7 +5486,9 @@ def decode_UnknownQueue(data, pos=0, end=None, into=None):
     except (IndexError, ValueError) as error:
         field = known_UnknownQueue.get(tag)
         raise decode_error('UnknownQueue', field, error) from None
-    return UnknownQueue(queue_, )
+    record = new(UnknownQueue)
+    record.queue = queue_
+    return record
 
 ENUMS = {
     'DeadLetterCause': {0: 'UNSPECIFIED', 1: 'ATTEMPTS_EXHAUSTED', 2: 'REJECTED', 3: 'LEASE_EXPIRED', 4: 'ADMIN'},
