@@ -7,16 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
-from trio.testing import MockClock
 
 from sepp_trio import errors
 from sepp_trio.client import SeppClient
 from sepp_trio.types import ReserveOptions, RetryDirective
 from sepp_trio.wire import records
-from tests.client.fake import JOB_ID, FakeServer, after, job_record, reserved, server_time
+from tests.client.fake import JOB_ID, FakeServer, job_record, reserved, server_time
 
 
 @dataclass
@@ -166,47 +164,3 @@ async def test_wrong_arguments_are_refused_unsent(server: FakeServer, client: Se
         with pytest.raises(ValueError, match="lease_duration must be more than 0 s"):
             await client.extend(JOB, wrong)
     assert server.calls == []
-
-
-async def test_hold_keeps_the_lease_and_reports_under_it(
-    autojump_clock: MockClock, server: FakeServer, client: SeppClient
-) -> None:
-    server.script("Reserve", lambda _: answer(reserved(job_record())))
-    server.script("Extend", extended)
-    server.script("Ack", after(1, records.AckResponse(JOB_ID)))
-    [job] = await client.reserve(ReserveOptions(["emails"], 30, 0))
-    async with client.hold(job) as lease:
-        await trio.sleep(45)
-        await lease.ack()
-    assert 2 <= len(server.requests("Extend")) <= 6
-    assert server.requests("Ack") == [records.AckRequest(JOB_ID, 1)]
-
-
-async def test_a_held_job_may_be_settled_through_the_client(
-    autojump_clock: MockClock, server: FakeServer, client: SeppClient
-) -> None:
-    server.script("Reserve", lambda _: answer(reserved(job_record())))
-    server.script("Extend", extended)
-    server.script("Ack", records.AckResponse(JOB_ID))
-    [job] = await client.reserve(ReserveOptions(["emails"], 30, 0))
-    async with client.hold(job):
-        await client.extend(job, 60)
-        await client.ack(job)
-        server.script("Extend", Status.NOT_FOUND)
-        await trio.sleep(100)  # no beat finds the job gone and cancels this
-    server.script("Nack", records.NackResponse(JOB_ID, dead_lettered=True))
-    [job] = await client.reserve(ReserveOptions(["emails"], 30, 0))
-    async with client.hold(job):
-        assert await client.nack(job, RetryDirective.DEAD_LETTER, "no") is True
-
-
-async def test_a_lost_lease_comes_out_of_hold(
-    autojump_clock: MockClock, server: FakeServer, client: SeppClient
-) -> None:
-    server.script("Reserve", lambda _: answer(reserved(job_record())))
-    server.script("Extend", Status.FAILED_PRECONDITION)
-    [job] = await client.reserve(ReserveOptions(["emails"], 30, 0))
-    with pytest.raises(errors.LeaseLostError):
-        async with client.hold(job):
-            await trio.sleep(100)
-    assert trio.current_time() < 30

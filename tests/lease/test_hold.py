@@ -156,6 +156,17 @@ async def test_calls_of_the_client_go_through_the_lease_that_is_held(bench: Benc
     assert bench.jobs().acked
 
 
+async def test_a_held_job_may_be_settled_through_the_client(bench: Bench) -> None:
+    job = await reserve_one(bench)
+    async with bench.client.hold(job):
+        await bench.client.ack(job)
+        await trio.sleep(100)  # no beat finds the job gone and cancels this
+    assert bench.jobs().acked
+    job = await reserve_one(bench)
+    async with bench.client.hold(job):
+        assert await bench.client.nack(job, RetryDirective.DEAD_LETTER, "no") is True
+
+
 async def test_an_ack_is_repeated_under_the_heartbeat(bench: Bench) -> None:
     job = await reserve_one(bench, 3)
     bench.inject(Fail("Ack"), Fail("Ack", 2, Status.INTERNAL), Delay("Ack", 3, request=5))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import trio
 
-from sepp_trio import EnqueueRequest, JobNotFoundError, ReserveOptions, TransportError
+from sepp_trio import (
+    BrokerConfig,
+    EnqueueRequest,
+    JobNotFoundError,
+    LimitsConfig,
+    ReserveOptions,
+    TransportError,
+)
 from sepp_trio.testing import (
     BlackHole,
     DropConnection,
@@ -118,6 +125,15 @@ async def test_a_second_restart_while_the_server_is_down_changes_nothing() -> No
     async with faults(RestartServer(1.0, down=3.0), RestartServer(2.0, down=9.0)) as world:
         await trio.sleep(4.5)
         await world.client.get_server_info()
+
+
+async def test_a_server_may_come_back_with_other_settings() -> None:
+    async with faults() as world:
+        small = BrokerConfig(limits=LimitsConfig(max_payload_bytes=1000))
+        await world.server.restart(1.0, config=small)
+        assert (await world.client.get_server_info()).max_payload_bytes == 1000
+        await world.server.restart(1.0)
+        assert (await world.client.get_server_info()).max_payload_bytes == 1000
 
 
 async def test_a_jump_ahead_ends_leases_at_once_and_a_jump_back_prolongs_them() -> None:
