@@ -4,7 +4,8 @@
 everywhere. ``_recording`` is a broker with the ``_history`` of every job, which its ``_recorder``
 keeps. ``_faults`` says what is to go wrong, ``_proxy`` does it on the way between a client and
 any server, ``_server`` to an embedded server itself. ``_leaks`` finds what is left, ``_threads``
-has the clock wait. What needs Hypothesis is in ``strategies`` and ``stateful``, to be imported by name.
+has the clock wait. What needs Hypothesis is in ``strategies`` and ``stateful``, to be imported by
+name.
 """
 
 from ._call_log import CallLog as CallLog
