@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+import trio
 
 from sepp_trio import BrokerConfig, LimitsConfig, SeppClient, Worker, open_client
 from sepp_trio.testing import (
     CallLog,
     FaultProxy,
+    Jobs,
     RecordingBroker,
     open_fault_proxy,
     open_recording_broker,
@@ -17,6 +20,9 @@ from sepp_trio.testing import (
 from sepp_trio.wire import decoder_of, records
 from sepp_trio.worker import Handler
 from tests.worker.helpers import enqueue, running, worker_on
+
+_PATIENCE = 1000.0
+"""Virtual seconds; a worker that does not do what it should is not waited for."""
 
 CONFIG = BrokerConfig(limits=LimitsConfig(retry_delay_ms=7000))
 
@@ -33,9 +39,7 @@ class Bench:
         producer: SeppClient,
     ) -> None:
         self.broker = broker
-        self.jobs, self.job = broker.jobs, broker.job
-        self.settled, self.until = broker.settled, broker.until
-        self.lose_lease = broker.lose_lease
+        self.jobs, self.job, self.lose_lease = broker.jobs, broker.job, broker.lose_lease
         self.proxy = proxy
         self.inject, self.relent = proxy.inject, proxy.relent
         self.calls = calls
@@ -47,6 +51,16 @@ class Bench:
     async def put(self, *job_types: str, **fields: Any) -> list[str]:
         """Enqueue a job of each type, past all faults; their ids."""
         return await enqueue(self._producer, *job_types, **fields)
+
+    async def settled(self, queue: str | None = None) -> None:
+        """Wait until all jobs are done."""
+        with trio.fail_after(_PATIENCE):
+            await self.broker.settled(queue)
+
+    async def until(self, predicate: Callable[[Jobs], object]) -> Jobs:
+        """Wait until it holds for the jobs."""
+        with trio.fail_after(_PATIENCE):
+            return await self.broker.until(predicate)
 
     def worker(self, lease: float = 30.0, **options: Any) -> Worker:
         """A worker for ``emails``."""

@@ -53,7 +53,7 @@ def sleeper(seconds: float) -> Callable[[Payload | None, JobCtx], Any]:
 
 # ---- the server ----
 
-RETRY_DELAY: Any = pytest.approx(6.1, abs=0.9)
+RETRY_DELAY: Any = pytest.approx(6.125, abs=0.9)
 """Seconds, by the queue's policy (the server takes off up to a quarter): so a plain retry can be
 told from one that was asked for."""
 

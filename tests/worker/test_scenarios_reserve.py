@@ -98,7 +98,7 @@ async def test_11_what_does_not_heal_is_raised_at_the_start(
     bench.inject(Fail(rpc, status=status))
     worker = bench.worker()
     worker.handle("t", at_once)
-    with pytest.raises(error):
+    with pytest.raises(error), trio.fail_after(60):
         await worker.run()
     assert trio.current_time() < 1
 
@@ -108,7 +108,7 @@ async def test_11_an_undeclared_queue_is_named() -> None:
     async with open_bench(config) as bench:
         worker = bench.worker()
         worker.handle("t", at_once)
-        with pytest.raises(UnknownQueuesError, match="emails"):
+        with pytest.raises(UnknownQueuesError, match="emails"), trio.fail_after(60):
             await worker.run()
 
 
@@ -141,7 +141,7 @@ async def test_11_or_raised_when_running_jobs_have_ended(bench: Bench) -> None:
     worker = bench.worker(on_fatal="raise", max_in_flight=2)
     worker.handle("t", sleeper(10))
     await bench.put("t")
-    with pytest.raises(UnauthenticatedError):
+    with pytest.raises(UnauthenticatedError), trio.fail_after(60):
         await worker.run()
     assert bench.jobs().acked
     assert 10 <= trio.current_time() < 11
