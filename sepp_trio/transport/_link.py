@@ -26,6 +26,10 @@ READ_SIZE = 64 * 1024
 _LARGE_READ = 256 * 1024
 """For a peer that had filled the last one: each read is a turn of the loop."""
 _UNREAD_LIMIT = 64 * 1024
+# Calls are written as they are made after so many turns of the writer for one call each, and so
+# many of them between two reads: a worker with one slot acks a job and asks for the next.
+_LONE_TURNS = 3
+_MOST_FLUSHES = 2
 _FAREWELL = 0.5
 _PING = b"sepptrio"
 _SILENT_END = "the server closed the connection without a word of HTTP/2 (it may speak TLS)"
@@ -78,8 +82,10 @@ class Link:
         self._feeding = False
         # What the last write by flush has left over.
         self._unsent = b""
-        # The last turn of the loop with calls had only one.
-        self._one_by_one = self._pipe.writes_at_once
+        # How many calls flush has written since the last read, and how many turns of the
+        # writer in a row found no more than one.
+        self._flushes = 0
+        self._lone_turns = _LONE_TURNS
         self._drained: trio.Event | None = None
         self._heard = trio.current_time()
         self._reads = 0
@@ -151,7 +157,8 @@ class Link:
 
     def flush(self, now: float) -> None:
         """Write what is queued, as far as it goes; while the writer is parked."""
-        self.at_once = False
+        self._flushes += 1
+        self.at_once &= self._flushes < _MOST_FLUSHES
         data = self._take(now)
         try:
             sent = self._pipe.write_now(data)
@@ -198,7 +205,10 @@ class Link:
                 else:
                     first = core.next_id
                     data = self._take(trio.current_time())
-                    self._one_by_one = pipe.writes_at_once and core.next_id <= first + 2
+                    if self._flushes or core.next_id > first + 2:
+                        self._lone_turns = 0
+                    elif core.next_id > first:
+                        self._lone_turns += 1
                 self.at_once = False
                 try:
                     await pipe.send_all(data)
@@ -241,7 +251,8 @@ class Link:
                 self._leave_for_fault(fault)
                 return
             self._feeding = False
-            self.at_once = self._one_by_one
+            self.at_once = self._lone_turns >= _LONE_TURNS and self._pipe.writes_at_once
+            self._flushes = 0
             if not core.accepting:
                 self._leave()
                 self.wake()
