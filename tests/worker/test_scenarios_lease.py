@@ -248,6 +248,7 @@ async def test_19_the_heartbeat_never_shortens_what_the_handler_extended(bench: 
         await bench.put("t")
         await bench.settled()
     [job] = bench.jobs().acked
+    assert job.attempt == 1
     ends = [event.until for event in job.extends]
     assert ends == sorted(ends)
     assert beats(job)[1] > 190  # not before a beat would lengthen the lease

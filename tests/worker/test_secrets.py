@@ -16,10 +16,10 @@ from sepp_trio import (
     Payload,
     UnauthenticatedError,
     Worker,
-    open_broker,
     open_client,
 )
-from tests.worker.helpers import running, until
+from sepp_trio.testing import open_recording_broker
+from tests.worker.helpers import running
 
 KEY = "sEcReT-key"
 PAYLOAD = b"sEcReT-payload"
@@ -37,7 +37,7 @@ def test_no_log_has_payloads_or_keys(caplog: pytest.LogCaptureFixture) -> None:
 
     async def main() -> None:
         config = BrokerConfig(api_keys=(ApiKey("workers", KEY),))
-        async with open_broker(config=config) as broker, trio.open_nursery() as nursery:
+        async with open_recording_broker(config=config) as broker, trio.open_nursery() as nursery:
             address = await nursery.start(broker.serve, "127.0.0.1:0")
             with pytest.raises(UnauthenticatedError):
                 async with open_client(address, api_key=KEY + "x") as client:
@@ -50,7 +50,8 @@ def test_no_log_has_payloads_or_keys(caplog: pytest.LogCaptureFixture) -> None:
                         "q", "t", Payload(PAYLOAD, "raw"), custom={"a": "sEcReT"}
                     )
                     await client.enqueue(request)
-                    await until(lambda: worker.statistics().acked, 10)
+                    with trio.fail_after(10):
+                        await broker.settled()
             nursery.cancel_scope.cancel()
 
     trio.run(main)
