@@ -75,9 +75,9 @@ class Slots:
         reporting = 2 * self.limit - held - self.reports
         free = min(self.limit - held, reporting)
         if self.ahead and self._full and self._duration < _SHORT:
-            # Between a quarter and half of the slots is kept ready.
-            spare = min(self.limit + self.limit // 2 - held, reporting + self.limit // 2)
-            if free > 0 or spare > self.limit // 4:
+            # Jobs for between half and all of the slots are kept ready.
+            spare = min(2 * self.limit - held, reporting + self.limit)
+            if free > 0 or spare > self.limit // 2:
                 return max(spare, 0)
         return max(free, 0)
 
