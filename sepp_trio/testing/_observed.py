@@ -67,6 +67,9 @@ class ObservedHandler:
                     await trio.sleep(_LOOK_EVERY)
 
         async def stop_if_done() -> None:
+            assert worker._run is not None  # it is, from the first step of run() on
+            # One delivery is all that is wanted: a job that is lost would come again meanwhile.
+            worker._run.slots.ahead = False
             await self._recorder.until(lambda _: self._recorder.job(self._job_id).is_done)
             if self._attempt is None:
                 worker.shutdown()
