@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import pytest
@@ -392,3 +393,75 @@ async def test_lines_of_all_kinds_of_handlers(world: World, kind: str) -> None:
     assert failure.line.function.endswith("Handlers.handle")
     report = await cancellation_sweep(handler)
     assert report.checkpoints[-1].line.file == __file__
+
+
+async def test_a_cleanup_that_undoes_what_another_worker_has_begun(world: World) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        world.marks.add(1)
+        try:
+            await trio.sleep(1)  # here
+            if 1 not in world.marks:
+                world.rows.append(ctx.attempt)
+        finally:
+            with trio.move_on_after(5, shield=True):
+                await trio.sleep(0.5)
+                world.marks.discard(1)
+
+    def not_pulled_away(run: SweepRun) -> None:
+        assert not world.rows
+        assert not run.settled or run.last.outcome == "acked"
+
+    await cancellation_sweep(handler, invariant=not_pulled_away, setup=world.new)
+    failure = await failure_of(handler, invariant=not_pulled_away, setup=world.new, by="takeover")
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+    assert [delivery.outcome for delivery in failure.history] == ["delivered again", "acked"]
+    assert [delivery.cause for delivery in failure.history] == ["takeover", None]
+
+
+async def test_a_cleanup_that_does_not_end_after_another_worker_has_the_job(world: World) -> None:
+    async def endless(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)
+        finally:
+            with trio.move_on_after(1000, shield=True):
+                if ctx.cancel_reason is not None:
+                    await trio.sleep(500)  # here
+
+    async def swallowing(payload: Payload | None, ctx: JobCtx) -> None:
+        try:
+            await trio.sleep(1)  # here
+        except BaseException:
+            with trio.move_on_after(5, shield=True):
+                await trio.sleep(0.1)
+
+    failure = await failure_of(endless, by="takeover")
+    assert "outlives its lease" in failure.problem
+    assert failure.line is not None
+    assert failure.line.number == line_of(endless)
+    failure = await failure_of(swallowing, by="takeover")
+    assert "swallows its cancel" in failure.problem
+    assert failure.line is not None
+    assert failure.line.number == line_of(swallowing)
+
+
+async def test_threads_that_go_on_while_another_worker_has_the_job() -> None:
+    order: list[int] = []
+    orders: set[tuple[int, ...]] = set()
+    done = threading.Event()
+
+    def setup() -> None:
+        order.clear()
+        done.clear()
+
+    def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        if ctx.cancel_reason is not None:
+            done.wait(5)  # it does not look for cancels
+        order.append(ctx.attempt)
+        done.set()
+
+    def note(run: SweepRun) -> None:
+        orders.add(tuple(order))
+
+    await cancellation_sweep(handler, invariant=note, setup=setup, by="takeover")
+    assert orders >= {(1,), (1, 2), (2, 1)}

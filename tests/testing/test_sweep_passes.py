@@ -14,6 +14,7 @@ from sepp_trio.testing import SweepRun, cancellation_sweep
 from tests.testing.sweeping import World
 
 ALL = ("lease lost", "shutdown", "timeout")
+EVERY = ("lease lost", "takeover", "shutdown", "timeout", "drain")
 
 
 @pytest.fixture
@@ -34,10 +35,10 @@ async def test_an_idempotent_import(world: World) -> None:
         assert not run.settled or len(world.rows) == 4
 
     report = await cancellation_sweep(
-        handler, invariant=no_row_lost_or_doubled, setup=world.new, by=ALL, cancels=2
+        handler, invariant=no_row_lost_or_doubled, setup=world.new, by=EVERY, cancels=2
     )
     assert len(report.checkpoints) == 5
-    assert report.causes == ALL
+    assert report.causes == EVERY
     assert report.skipped == 0
     assert "5 checkpoints, up to 2 cancelled" in str(report)
 
@@ -195,3 +196,30 @@ async def test_shields_tasks_and_threads_in_a_drain(world: World) -> None:
 
     report = await cancellation_sweep(handler, by="drain")
     assert report.deliveries == report.histories
+
+
+async def test_a_cleanup_beside_another_worker(world: World) -> None:
+    """Each delivery has its own place: nobody is in anybody's way."""
+    overlaps = 0
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        nonlocal overlaps
+        overlaps += bool(world.marks)
+        world.marks.add(ctx.attempt)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep, 1)
+                await trio.sleep(0.5)
+        finally:
+            with trio.move_on_after(5, shield=True):
+                await trio.sleep(2)
+                world.marks.remove(ctx.attempt)
+
+    def clean(run: SweepRun) -> None:
+        assert not world.marks
+
+    report = await cancellation_sweep(
+        handler, invariant=clean, setup=world.new, by="takeover", cancels=2
+    )
+    assert overlaps > 10
+    assert report.deliveries == 1 + 2 * 7 + 3 * 49

@@ -426,8 +426,8 @@ async def test_a_limit_for_deliveries_that_nobody_cancels() -> None:
         await trio.sleep(4000)  # here
 
     for options in ({}, {"limit": 100}):
-        failure = await failure_of(handler, auto_extend=True, **options)
+        failure = await failure_of(handler, auto_extend=True, lease_duration=300, **options)
         assert failure.problem == "the handler does not end, and nobody cancels it"
         assert failure.line is not None
         assert failure.line.number == line_of(handler)
-    await cancellation_sweep(handler, auto_extend=True, limit=5000)
+    await cancellation_sweep(handler, auto_extend=True, lease_duration=300, limit=5000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,7 +19,15 @@ from ._report import Line
 from ._shields import awaited_by, opened_by_own_code
 from ._threads import ThreadChecks
 from ._tree import Tree
-from ._trio import about_to_raise, crash, deadline_around, is_blocked, pending_errors, shield_over
+from ._trio import (
+    about_to_raise,
+    crash,
+    deadline_around,
+    is_about_to_run,
+    is_blocked,
+    pending_errors,
+    shield_over,
+)
 
 _RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 
@@ -73,6 +81,8 @@ class Aftermath(trio.abc.Instrument):
     ) -> None:
         self.raised: list[Raised] = []
         self.fault: Fault | None = None
+        self.on_lingering: Callable[[], None] | None = None
+        """Called once, when the handler has not ended and nothing of it is about to run."""
         self.gives_up = False
         """Whether whatever still runs is to be ended by force."""
         self._scope = scope
@@ -134,15 +144,22 @@ class Aftermath(trio.abc.Instrument):
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if task not in self._tree.tasks:
             return
-        self._order.steps += 1
+        if self._order.tasks is self._tree.tasks:  # else another delivery has begun
+            self._order.steps += 1
         if task not in self._tree.alive:
             return
         if self._checks is not None:
             self._checks.look(task)
-        self.look_at_shield(task)
+        self.look_at_wait(task)
 
-    def look_at_shield(self, task: trio.lowlevel.Task) -> None:
+    def look_at_wait(self, task: trio.lowlevel.Task) -> None:
         """The current task has just come to a wait, or is in one when the cancel comes."""
+        self._look_at_shield(task)
+        if self.on_lingering is not None and not any(map(is_about_to_run, self._tree.alive)):
+            self.on_lingering()
+            self.on_lingering = None
+
+    def _look_at_shield(self, task: trio.lowlevel.Task) -> None:
         # What a cancel can end it has ended by now.
         if (
             self.fault is not None

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import trio
 
-from sepp_trio.lease import LEASE_LOST
 from sepp_trio.types import Payload
 from sepp_trio.worker import JobCtx
 from sepp_trio.worker.registry import Entry, Registry, check_handler
@@ -78,6 +77,8 @@ class Delivery:
         self.duration = 0.0
         self.watch = trio.CancelScope()
         """What the sweep waits in for the handler's end."""
+        self.lingers = trio.Event()
+        """Set when it has ended, or another worker has its job and it is still in its cleanup."""
         self.failure: BaseException | None = None
         """What went wrong with the sweep itself."""
         self.aftermath: Aftermath | None = None
@@ -105,6 +106,7 @@ class Delivery:
             raise
         finally:
             self.over.set()
+            self.lingers.set()
 
     async def _run(self, payload: Payload | None, ctx: JobCtx) -> None:
         swept, own, order = self._swept, self._swept.own, self._swept.order
@@ -171,12 +173,14 @@ class Delivery:
                     self._install(Steps(tree, self._swept.order))
                 return
             after = self._watch_cancel(reason)
+            if self.cause == "takeover":
+                after.on_lingering = self.lingers.set
             task = trio.lowlevel.current_task()
             if task in tree.alive:
-                after.look_at_shield(task)
+                after.look_at_wait(task)
             # After a lost lease there is no time that would be right: it gets a whole lease.
             now = trio.current_time()
-            self.watch.deadline = now + (ctx._lease.asked if self.cause == LEASE_LOST else left)
+            self.watch.deadline = now + (left if ctx._lease.lost is None else ctx._lease.asked)
         except Exception as error:  # an instrument's errors would only be logged
             self.failure = error
             self.watch.cancel()

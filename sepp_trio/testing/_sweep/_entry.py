@@ -56,6 +56,9 @@ async def cancellation_sweep(
             became of it; its exception is the failure. Sync or async.
         setup: Makes the world new before each history. Sync or async.
         by: ``"lease lost"``: the broker takes the lease away and the worker learns of it.
+            ``"takeover"``: so it does, and another worker has the job at once, beside what the
+            cancelled handler still does, as in a shielded cleanup; the invariant is asked when
+            both have ended.
             ``"shutdown"``: the worker is stopped by force and gives the job back, another one
             gets it. ``"timeout"``: the handler's timeout strikes. ``"drain"``: the worker begins
             to stop; the handler is not cancelled, but sees ``ctx.stopping``, and must not let

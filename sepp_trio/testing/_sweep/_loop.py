@@ -156,6 +156,13 @@ class Sweep:
             told.append(await self._delivered(delivery, told))
             if checkpoint is not None and _strayed(checkpoint, delivery.struck):
                 strayed = Strayed(checkpoint, delivery.struck)
+            if not delivery.over.is_set():
+                stage.take_over()
+                continue
+            for place, earlier in enumerate(deliveries[:-1]):
+                if told[place].outcome == "not over":
+                    told[place] = await self._ended(earlier, told[:place])
+                    self._judge_fault(earlier, told[: place + 1])
             await self._judge(delivery, told)
             if told[-1].outcome != "delivered again":
                 break
@@ -165,20 +172,38 @@ class Sweep:
         return deliveries
 
     async def _delivered(self, delivery: Delivery, told: list[SweptDelivery]) -> SweptDelivery:
-        """Wait until the handler has ended and the broker knows."""
+        """Wait until the handler has ended and the broker knows; or, if another worker takes
+        over, until it is to be waited for no more."""
         stage = self._stage
         with stage.waiting():
             with delivery.watch:
+                await delivery.lingers.wait()
+            if delivery.failure is not None:
+                raise delivery.failure
+            if not delivery.lingers.is_set():
+                await self._stuck(delivery, told)
+            if not delivery.over.is_set():
+                return _told(delivery, "not over")
+            return _told(delivery, await stage.story.outcome(delivery.attempt))
+        raise self._crashed(delivery, told)
+
+    async def _ended(self, delivery: Delivery, told: list[SweptDelivery]) -> SweptDelivery:
+        """Wait for the end of a handler whose job another worker has had meanwhile."""
+        with self._stage.waiting():
+            with trio.move_on_at(delivery.watch.deadline):
                 await delivery.over.wait()
             if delivery.failure is not None:
                 raise delivery.failure
             if not delivery.over.is_set():
                 await self._stuck(delivery, told)
-            return _told(delivery, await stage.story.outcome(delivery.attempt))
+            return _told(delivery, await self._stage.story.outcome(delivery.attempt))
+        raise self._crashed(delivery, told)
+
+    def _crashed(self, delivery: Delivery, told: list[SweptDelivery]) -> BaseException:
         if delivery.fault is not None:
-            raise _failure(delivery.fault, [*told, _told(delivery, "not over")])
-        assert stage.crash is not None
-        raise stage.crash
+            return _failure(delivery.fault, [*told, _told(delivery, "not over")])
+        assert self._stage.crash is not None
+        return self._stage.crash
 
     async def _stuck(self, delivery: Delivery, told: list[SweptDelivery]) -> NoReturn:
         place = delivery.stuck_at()
@@ -208,9 +233,12 @@ class Sweep:
             logger.error("the handler cannot be ended\n%s", _failure(fault, history))
         raise _failure(fault, history)
 
-    async def _judge(self, delivery: Delivery, told: list[SweptDelivery]) -> None:
+    def _judge_fault(self, delivery: Delivery, told: list[SweptDelivery]) -> None:
         if delivery.fault is not None:
             raise _failure(delivery.fault, told)
+
+    async def _judge(self, delivery: Delivery, told: list[SweptDelivery]) -> None:
+        self._judge_fault(delivery, told)
         if delivery.struck is None and delivery.cancel_reason is not None:
             error = delivery.error
             raise SweepFailure(

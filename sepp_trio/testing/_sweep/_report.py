@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
-Cause: TypeAlias = Literal["lease lost", "shutdown", "timeout", "drain"]
+Cause: TypeAlias = Literal["lease lost", "takeover", "shutdown", "timeout", "drain"]
 """What happens to a handler; a drain does not cancel it."""
 
 Ending: TypeAlias = Literal["acked", "dead letter", "delivered again", "not over"]

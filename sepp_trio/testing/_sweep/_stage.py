@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Final
 
 import trio
@@ -88,10 +89,15 @@ class Stage:
             await self._told.wait()
         return self._expected
 
+    def take_over(self) -> None:
+        """Let another worker have what comes; the one that there is ends with its handler."""
+        self._nursery.start_soon(self.run_workers)
+
     async def run_workers(self) -> None:
-        """Run a worker; another one when it has stopped."""
+        """Run a worker; another one when it has stopped, until somebody else has taken over."""
+        worker: Worker | None = self._worker
         try:
-            while True:
+            while worker is self._worker:
                 await self._arrival()
                 self._worker = worker = Worker(
                     self._client,
@@ -103,7 +109,7 @@ class Stage:
                     wait_timeout=_POLL,
                     worker_id="sweep",
                 )
-                worker.handle(self._request.job_type, self._handle)
+                worker.handle(self._request.job_type, partial(self._handle, worker))
                 await worker.run()
         except trio.Cancelled:
             raise
@@ -119,21 +125,21 @@ class Stage:
                 self._waiting.cancel()
             yield
 
-    async def _handle(self, payload: Payload | None, ctx: JobCtx) -> None:
+    async def _handle(self, worker: Worker, payload: Payload | None, ctx: JobCtx) -> None:
         delivery = await self._arrival()
         self._expected = None
         try:
             await delivery.run(payload, ctx)
         finally:
-            if self.one_by_one and self._worker is not None:
-                self._worker.shutdown()
+            if self.one_by_one or worker is not self._worker:
+                worker.shutdown()
 
     # ---- causes ----
 
     def strike(self, cause: Cause, ctx: JobCtx) -> str | None:
         """Let it happen, now; the reason that ``Cancelled`` will have, if there is to be one."""
         lease = ctx._lease
-        if cause == "lease lost":
+        if cause in ("lease lost", "takeover"):
             lease.lose(_NOT_FOUND)
             self._nursery.start_soon(self._take_lease, ctx)
             return f"{LEASE_LOST}: {_NOT_FOUND}"

@@ -26,6 +26,11 @@ def is_blocked(task: trio.lowlevel.Task) -> bool:
     return task._abort_func is not None
 
 
+def is_about_to_run(task: trio.lowlevel.Task) -> bool:
+    """Whether its wait is over."""
+    return task._next_send_fn is not None
+
+
 def about_to_raise(task: trio.lowlevel.Task) -> BaseException | None:
     """What the wait of a task that is about to run is going to raise."""
     result: Any = task._next_send
