@@ -9,7 +9,6 @@ from math import inf
 from typing import NamedTuple, Protocol, TypeAlias
 
 import trio
-import trio.testing
 
 from sepp_trio.broker import Broker
 from sepp_trio.client import open_client
@@ -122,7 +121,9 @@ class FaultProxy:
         """
         await self.passable()
         server = await self._dial()
-        ours, theirs = trio.testing.memory_stream_pair()
+        from trio.testing import memory_stream_pair  # here, for it imports pytest if it is there
+
+        ours, theirs = memory_stream_pair()
         self._nursery.start_soon(self._run, ours, server)
         return theirs
 

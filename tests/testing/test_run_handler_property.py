@@ -98,9 +98,15 @@ def check(outcome: Outcome, script: Script, attempt: int) -> None:
 
 
 async def run(script: Script, plan: FaultPlan, attempt: int, *, auto_extend: bool) -> None:
+    runs: list[int] = []
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        runs.append(ctx.attempt)
+        await script.run(payload, ctx)
+
     async with assert_no_leaks():
         outcome = await run_handler(
-            script.run,
+            handler,
             attempt=attempt,
             lease_duration=30,
             auto_extend=auto_extend,
@@ -109,6 +115,7 @@ async def run(script: Script, plan: FaultPlan, attempt: int, *, auto_extend: boo
         )
         event(f"{type(outcome).__name__} {'after' if outcome.happened else 'without'} faults")
         check(outcome, script, attempt)
+        assert runs == ([] if outcome.duration is None else [outcome.attempt])
 
 
 @pytest.mark.slow
