@@ -86,6 +86,7 @@ async def test_payload_and_fields_reach_the_handler() -> None:
         job_type="welcome",
         priority=7,
         custom={"n": 1},
+        idempotency_key="hello-1",
     )
     assert seen == {(b'"hello"', "emails", "welcome", 7, 1), 11}
 
@@ -431,3 +432,14 @@ async def test_a_limit_for_deliveries_that_nobody_cancels() -> None:
         assert failure.line is not None
         assert failure.line.number == line_of(handler)
     await cancellation_sweep(handler, auto_extend=True, lease_duration=300, limit=5000)
+
+
+async def test_a_sweep_that_cannot_look_into_trio_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of_another_version(task: trio.lowlevel.Task) -> int:
+        raise AttributeError("_cancel_points")
+
+    monkeypatch.setattr("sepp_trio.testing._sweep._record.is_blocked", of_another_version)
+    with pytest.raises(RuntimeError, match="the sweep's Recording has failed"):
+        await cancellation_sweep(three_waits)

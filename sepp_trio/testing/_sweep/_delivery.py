@@ -229,13 +229,23 @@ class Delivery:
             yield
         finally:
             self._remove_all()
-            trio.lowlevel.remove_instrument(tree)
+            _remove(tree)
 
     def _install(self, instrument: trio.abc.Instrument) -> None:
         trio.lowlevel.add_instrument(instrument)
         self._instruments.append(instrument)
 
     def _remove_all(self) -> None:
-        for instrument in self._instruments:
-            trio.lowlevel.remove_instrument(instrument)
-        self._instruments.clear()
+        while self._instruments:
+            _remove(self._instruments.pop())
+
+
+def _remove(instrument: trio.abc.Instrument) -> None:
+    try:
+        trio.lowlevel.remove_instrument(instrument)
+    except KeyError:
+        # Trio has done so: what an instrument raises it logs, and goes on without it.
+        raise RuntimeError(
+            f"the sweep's {type(instrument).__name__} has failed, see the log of"
+            " trio.abc.Instrument; does it know this version of Trio?"
+        ) from None

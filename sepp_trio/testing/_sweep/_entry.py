@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Unpack, get_args
 
 from sepp_trio.broker import BrokerConfig
@@ -130,4 +131,6 @@ def _request(payload: Payload | None, job: JobFields, cancels: int) -> EnqueueRe
         "max_attempts": cancels + _MORE_ATTEMPTS,
         **job,
     }
-    return EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)
+    request = EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)
+    # Every history has a job of its own.
+    return replace(request, idempotency_key=None)
