@@ -28,7 +28,7 @@ class Call(ClientStream):
     """A unary call.  It is finished exactly once, or withdrawn.
 
     ``deadline`` is when the server may give up (what ``grpc-timeout`` says);
-    ``own_deadline`` when we do.  ``done`` is set before the result is handed over.
+    ``due`` when we do.  ``done`` is set before the result is handed over.
     """
 
     __slots__ = (
@@ -36,9 +36,9 @@ class Call(ClientStream):
         "deadline",
         "dispatcher",
         "done",
+        "due",
         "long_poll",
         "method",
-        "own_deadline",
         "refusals",
         "started",
     )
@@ -63,7 +63,7 @@ class Call(ClientStream):
         self.long_poll = long_poll
         self.done = False
         self.refusals = 0
-        self.deadline = self.own_deadline = math.inf
+        self.deadline = self.due = math.inf
         self.started = 0.0
 
     def settle(self, reply: Any, error: CallError | None) -> None:
@@ -134,11 +134,7 @@ class Call(ClientStream):
 
     def _judge(self, error: CallError) -> CallError:
         # The server counts the same time; which word comes first is chance.
-        if (
-            error.status in _OVER
-            and self.own_deadline <= self.deadline
-            and self._is_over(self.own_deadline)
-        ):
+        if error.status in _OVER and self.due <= self.deadline and self._is_over(self.due):
             return deadline_error()
         return error
 
@@ -169,7 +165,7 @@ class TaskCall(Call):
 
     async def fail(self, error: CallError) -> NoReturn:
         """Raise the error, unless the caller is to be cancelled instead."""
-        outer_over = self.deadline < self.own_deadline and self._is_over(self.deadline)
+        outer_over = self.deadline < self.due and self._is_over(self.deadline)
         if outer_over and error.status in _OVER:
             # The caller's scope is over, and the server said so first: the
             # caller is cancelled, as if we had been quicker.

@@ -97,10 +97,10 @@ class Dispatcher:
         call.started = now
         call.deadline = outer
         if timeout is not None and timeout < math.inf:
-            own = call.own_deadline = now + timeout
+            own = call.due = now + timeout
             if own < outer:
                 call.deadline = own
-            self.timers.add(own, call)
+            self.timers.add(call)
             if timeout <= 0:
                 return  # never sent; the timer fails it in a moment
         self.submit(call, now)
@@ -128,7 +128,7 @@ class Dispatcher:
             return
         due = call.begun_at + _RESET_DISTANCE
         if call.local_ended and due > trio.current_time():
-            self.timers.add(due, _LateReset(connection, call))
+            self.timers.add(_LateReset(connection, call, due))
         else:
             connection.abandon(call)
 
@@ -151,9 +151,9 @@ class Dispatcher:
             if call.refusals > _MOST_REFUSALS:
                 return False
             pause = _FIRST_REFUSAL_PAUSE * 2**call.refusals * random.uniform(0.5, 1)
-            repeat = _Repeat(self, call)
+            repeat = _Repeat(self, call, trio.current_time() + pause)
             self._refused.add(repeat)
-            self.timers.add(trio.current_time() + pause, repeat)
+            self.timers.add(repeat)
             return True
         queue = self._queue_of(call)
         queue[call] = None
@@ -339,9 +339,10 @@ class _Repeat:
 
     done = False
 
-    def __init__(self, dispatcher: Dispatcher, call: Call) -> None:
+    def __init__(self, dispatcher: Dispatcher, call: Call, due: float) -> None:
         self._dispatcher = dispatcher
         self.call = call
+        self.due = due
 
     def expired(self) -> None:
         self._dispatcher.try_again(self)
@@ -352,9 +353,10 @@ class _LateReset:
 
     done = False
 
-    def __init__(self, connection: ClientConnection, call: Call) -> None:
+    def __init__(self, connection: ClientConnection, call: Call, due: float) -> None:
         self._connection = connection
         self._call = call
+        self.due = due
 
     def expired(self) -> None:
         self._connection.abandon(self._call)
