@@ -176,3 +176,21 @@ async def test_a_beat_without_an_answer_is_given_up_at_the_end_of_the_lease(
     assert client._keeper.beats.failed == (0 if acked else 1)
     lines = [r.getMessage() for r in caplog.records if r.name == "sepp_trio.lease"]
     assert [line.endswith("no answer until its end") for line in lines] == [True] * (not acked)
+
+
+async def test_beats_that_end_while_one_is_on_its_way_end_with_it(bench: Bench) -> None:
+    keeper = bench.client._keeper
+    await bench.put("t")
+    [job] = await reserve(bench.client, 1)
+    bench.inject(Delay("Extend", request=5))
+    lease = keeper.open(job.id, job.attempt, asked=30)
+    lease.end_at(30, 30, own=True)
+    keeper.start_beats(lease, 0)
+    await trio.sleep(12)
+    lease.end_beats()
+    await trio.sleep(10)
+    assert 40 < lease.end < 46
+    await trio.sleep(60)
+    assert keeper.beats.sent == 1
+    assert len(bench.calls.of("Extend")) == 1
+    assert bench.client._channel.statistics().calls_open == 0
