@@ -245,14 +245,13 @@ def _look_up_shared(table: MessageTable) -> Iterator[str]:
     yield f"    rest = data[pos - 1:end] if end - pos < {LONGEST_SHARED} else b''"
     yield f"    v = shared_{table.name}.get(rest)"
     yield "    if v is not None:"
-    names = "".join(f"{field.name}_, " for field in _behind(table))
-    yield f"        {names.rstrip().removesuffix(',')} = v"
-    raw = [field.name for field in _behind(table) if field.raw and field.type == "map"]
-    for name in raw:
-        yield f"        {name}_ = [{name}_]"
-    yield "        rest = b''"
-    yield "        pos = end"
-    yield "        break"
+    yield f"        record = new({table.name})"
+    behind = [f"record.{field.name}" for field in _behind(table)]
+    for field in table.fields:
+        if f"record.{field.name}" not in behind:
+            yield f"        record.{field.name} = {field.name}_"
+    yield f"        {', '.join(behind)} = v"
+    yield "        return record"
 
 
 def _compared_tag(field: FieldTable) -> int:

@@ -2903,11 +2903,12 @@ def decode_Job(data, pos=0, end=None, into=None):
                     rest = data[pos - 1:end] if end - pos < 256 else b''
                     v = shared_Job.get(rest)
                     if v is not None:
-                        priority_, trace_context_, enqueued_at_, attempt_, max_attempts_, lease_expires_at_, custom_, scheduled_at_, queue_ = v
-                        custom_ = [custom_]
-                        rest = b''
-                        pos = end
-                        break
+                        record = new(Job)
+                        record.id = id_
+                        record.job_type = job_type_
+                        record.payload = payload_
+                        record.priority, record.trace_context, record.enqueued_at, record.attempt, record.max_attempts, record.lease_expires_at, record.custom, record.scheduled_at, record.queue = v
+                        return record
                 if tag == 32:
                     v = data[pos]
                     pos += 1
