@@ -10,7 +10,7 @@ from sepp_trio.testing import Cause, SweepRun, cancellation_sweep
 from .inbox import JOB, Inbox
 
 
-@pytest.mark.parametrize("by", ["lease lost", "shutdown", "timeout"])
+@pytest.mark.parametrize("by", ["lease lost", "takeover", "shutdown", "timeout", "drain"])
 async def test_no_row_is_lost_or_doubled_wherever_it_is_cancelled(
     by: Cause, inbox: Inbox, autojump_clock: MockClock
 ) -> None:

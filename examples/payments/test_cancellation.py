@@ -10,7 +10,7 @@ from sepp_trio.testing import Cause, SweepRun, cancellation_sweep
 from .shop import ORDER, Shop
 
 
-@pytest.mark.parametrize("by", ["lease lost", "shutdown", "timeout"])
+@pytest.mark.parametrize("by", ["lease lost", "takeover", "shutdown", "timeout", "drain"])
 async def test_an_order_is_charged_and_booked_once(
     by: Cause, shop: Shop, autojump_clock: MockClock
 ) -> None:

@@ -15,7 +15,7 @@ from sepp_trio.testing.strategies import fault_plans
 from .shop import ORDER, Shop
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(deliveries=st.lists(fault_plans(seconds=5, longest=5), min_size=1, max_size=3))
 def test_no_fault_between_us_and_the_queue_charges_twice(deliveries: list[FaultPlan]) -> None:
     async def run() -> None:

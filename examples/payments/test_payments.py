@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from trio.testing import MockClock
 
 from sepp_trio import Payload
@@ -42,6 +42,7 @@ async def test_a_busy_provider_is_asked_again(shop: Shop, autojump_clock: MockCl
     assert await run_handler(shop.charge, ORDER.payload(), attempt=2) == Acked()
 
 
+@settings(max_examples=50)
 @given(payload=payloads(allow_none=True))
 def test_what_is_no_order_is_given_up(payload: Payload | None) -> None:
     async def run() -> None:
