@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import count, pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import trio
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from sepp_trio import JobCtx, Payload
-from sepp_trio.testing import SweepFailure, SweepReport, SweepRun, cancellation_sweep
+from sepp_trio.testing import (
+    Cause,
+    SweepFailure,
+    SweepReport,
+    SweepRun,
+    assert_no_leaks,
+    cancellation_sweep,
+)
 from sepp_trio.testing._sweep._order import SteadyOrder
 from sepp_trio.testing._sweep._tree import Tree
 from tests.testing.programs import (
@@ -239,3 +247,27 @@ def test_every_cancel_that_is_swallowed_is_found_and_nothing_else(program: Progr
         return
     with pytest.raises(SweepFailure, match="swallows its cancel"):
         sweep(program)
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(
+    PROGRAMS,
+    st.sampled_from(get_args(Cause)),
+    st.integers(1, 2),
+    st.booleans(),
+)
+def test_programs_without_mistakes_pass_whatever_happens_to_them(
+    program: Program, by: Cause, cancels: int, auto_extend: bool
+) -> None:
+    async def main() -> None:
+        async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+            await Interpreter(others).run(program)
+
+        async with assert_no_leaks(), trio.open_nursery() as others:
+            report = await cancellation_sweep(
+                handler, by=by, cancels=cancels, auto_extend=auto_extend, max_histories=60
+            )
+            assert report.histories == 60 or not report.skipped
+
+    run_on_leaping_clock(main)
