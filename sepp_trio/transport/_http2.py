@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ._credit import Credit
 from ._frames import (
     ACK,
     CONTINUATION,
     DATA,
-    DEFAULT_WINDOW,
-    ENABLE_PUSH,
     END_ALL,
     END_HEADERS,
     END_STREAM,
@@ -22,10 +21,6 @@ from ._frames import (
     GOAWAY,
     HEAD,
     HEADERS,
-    INITIAL_WINDOW_SIZE,
-    MAX_CONCURRENT_STREAMS,
-    MAX_FRAME_SIZE,
-    MAX_WINDOW,
     PADDED,
     PING,
     PRIORITY,
@@ -39,12 +34,11 @@ from ._frames import (
     StreamFault,
     frame,
     goaway,
-    parse_settings,
     parse_u32,
     rst_stream,
     window_update,
 )
-from ._sending import Queue, Sender, Stream
+from ._sending import Queue, Stream
 
 _MAX_BLOCK = 64 * 1024
 _MAX_CONTINUATIONS = 8
@@ -79,22 +73,18 @@ class Goaway:
     debug: bytes
 
 
-class Connection(Sender):
+class Connection(Credit):
     """Frames in, frames out: settings, windows, pings, goodbyes."""
 
     def __init__(self, config: Http2Config, waiting: tuple[Queue, ...]) -> None:
         super().__init__(waiting)
         self.config = config
-        self.settings_received = False
-        """The peer's first SETTINGS frame is in."""
         self.goaway: Goaway | None = None
         """The peer's last GOAWAY: it takes no streams any more."""
         self.closed = False
         """A connection fault has ended it: nothing is read or begun any more."""
         self.last_pong = b""
         """Payload of the last PING that the peer acknowledged."""
-        self.peer_max_streams = MAX_WINDOW
-        self._peer_window = DEFAULT_WINDOW
         self._receive_window = config.connection_window
         # The beginning of a frame, and how many bytes of it are to come (0: unknown).
         self._rest = b""
@@ -209,14 +199,6 @@ class Connection(Sender):
 
     def _on_stream_fault(self, number: int, fault: StreamFault) -> None:
         """Reset a stream for what the peer did on it."""
-        raise NotImplementedError
-
-    def _on_closed_stream(self, number: int, kind: int) -> None:
-        """A frame came for a stream that is not open.
-
-        Raises:
-            ConnectionFault, StreamFault: it may not come.
-        """
         raise NotImplementedError
 
     def _forget(self, stream: Stream) -> None:
@@ -342,58 +324,6 @@ class Connection(Sender):
             self.last_pong = payload
         else:
             self._control += frame(PING, ACK, 0, payload)
-
-    def _on_settings(self, flags: int, payload: bytes) -> None:
-        if flags & ACK:
-            if payload:
-                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "an acknowledgement with values")
-            return
-        for name, value in parse_settings(payload):
-            if name == INITIAL_WINDOW_SIZE:
-                self._on_initial_window(value)
-            elif name == MAX_CONCURRENT_STREAMS:
-                self.peer_max_streams = value
-            elif name == MAX_FRAME_SIZE and not 16384 <= value < 1 << 24:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
-            elif name == ENABLE_PUSH and value > 1:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
-        self.settings_received = True
-        self._control += frame(SETTINGS, ACK, 0)
-
-    def _on_initial_window(self, value: int) -> None:
-        if value > MAX_WINDOW:
-            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE out of range")
-        change, self._peer_window = value - self._peer_window, value
-        # The windows of open streams change with it, below zero if need be.
-        for stream in self.streams.values():
-            stream.send_window += change
-            if stream.send_window > MAX_WINDOW:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
-            self._unstall(stream)
-
-    def _on_window_update(self, number: int, increment: int) -> None:
-        if number == 0:
-            if increment == 0:
-                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
-            self.send_window += increment
-            if self.send_window > MAX_WINDOW:
-                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
-            return
-        stream = self.streams.get(number)
-        if stream is None:
-            self._on_closed_stream(number, WINDOW_UPDATE)
-            return
-        if increment == 0:
-            raise StreamFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
-        stream.send_window += increment
-        if stream.send_window > MAX_WINDOW:
-            raise StreamFault(Code.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
-        self._unstall(stream)
-
-    def _unstall(self, stream: Stream) -> None:
-        if stream.stalled and stream.send_window > 0:
-            stream.stalled = False
-            self._enqueue(stream)
 
     def _reset(self, number: int, code: int) -> None:
         self._control += rst_stream(number, code)
