@@ -218,8 +218,16 @@ async def test_a_cleanup_beside_another_worker(world: World) -> None:
     def clean(run: SweepRun) -> None:
         assert not world.marks
 
-    report = await cancellation_sweep(
-        handler, invariant=clean, setup=world.new, by="takeover", cancels=2
-    )
-    assert overlaps > 10
-    assert report.deliveries == 1 + 2 * 7 + 3 * 49
+    for auto_extend in (False, True):
+        overlaps = 0
+        report = await cancellation_sweep(
+            handler,
+            invariant=clean,
+            setup=world.new,
+            by="takeover",
+            cancels=2,
+            auto_extend=auto_extend,
+        )
+        # All but the deliveries after one that was cancelled at its end.
+        assert overlaps == 6 + 6 * 7 + 7 * 6
+        assert report.deliveries == 1 + 2 * 7 + 3 * 49

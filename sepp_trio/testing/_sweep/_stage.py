@@ -110,6 +110,7 @@ class Stage:
                     worker_id="sweep",
                 )
                 worker.handle(self._request.job_type, partial(self._handle, worker))
+                trio.lowlevel.current_trio_token().run_sync_soon(_take_one_by_one, worker)
                 await worker.run()
         except trio.Cancelled:
             raise
@@ -157,6 +158,12 @@ class Stage:
     async def _take_lease(self, ctx: JobCtx) -> None:
         with suppress(JobNotFoundError):  # its time was up just now
             await end_lease(self._parts.committer, self._parts.engine, ctx)
+
+
+def _take_one_by_one(worker: Worker) -> None:
+    """Let a worker that runs reserve nothing ahead: what comes next may be for another one."""
+    if worker._run is not None:
+        worker._run.slots.ahead = False
 
 
 class Story:
