@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis.errors import InvalidArgument
 from .._faults import (
     PASSING,
     BlackHole,
+    CallFault,
     Delay,
     DropConnection,
     Fail,
@@ -60,16 +62,14 @@ def fault_plans(
             raise InvalidArgument(f"{name} must be at least 0.001, not {value!r}")
     if not kinds or not rpcs:
         raise InvalidArgument("kinds and rpcs must not be empty")
-    rpc = st.sampled_from(list(rpcs))
     nth = st.integers(1, calls)
     at = _times(0, seconds)
     lasting = _times(1, longest)
     faults: dict[type[Fault], Callable[[], st.SearchStrategy[Fault]]] = {
-        Fail: lambda: st.builds(Fail, rpc, nth, st.sampled_from(PASSING)),
-        LoseReply: lambda: st.builds(LoseReply, rpc, nth, st.booleans()),
-        Delay: lambda: (
-            st.builds(Delay, rpc, nth, reply=lasting) | st.builds(Delay, rpc, nth, request=lasting)
-        ),
+        kind: partial(call_faults, nth, kinds=(kind,), rpcs=rpcs, longest=longest)
+        for kind in (Fail, LoseReply, Delay)
+    }
+    faults |= {
         LoseLease: lambda: st.builds(
             LoseLease, at, st.sampled_from(("expiry", "ack")), st.integers(0, 7)
         ),
@@ -87,6 +87,28 @@ def fault_plans(
     return st.lists(drawn, min_size=min_size, max_size=max_size).map(
         lambda found: FaultPlan(tuple(found))
     )
+
+
+@st.composite
+def call_faults(
+    draw: st.DrawFn,
+    nth: st.SearchStrategy[int],
+    *,
+    kinds: Sequence[type[Fault]] = (Fail, LoseReply, Delay),
+    rpcs: Sequence[str] = _RPCS,
+    longest: float = 20.0,
+) -> CallFault:
+    """Faults of single calls."""
+    kind = draw(st.sampled_from(kinds))
+    rpc, number = draw(st.sampled_from(rpcs)), draw(nth)
+    if kind is Fail:
+        return Fail(rpc, number, draw(st.sampled_from(PASSING)))
+    if kind is LoseReply:
+        return LoseReply(rpc, number, draw(st.booleans()))
+    lasting = draw(_times(1, longest))
+    if draw(st.booleans()):
+        return Delay(rpc, number, request=lasting)
+    return Delay(rpc, number, reply=lasting)
 
 
 def _times(least: int, most: float) -> st.SearchStrategy[float]:
