@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 
-from ..errors import JobRejectedError
+from ..errors import BatchValidationError, JobRejectedError
 from ..lease import Lease
 from ..lease import hold as hold_lease
 from ..transport import CallError, ChannelStatistics
@@ -80,12 +80,12 @@ class SeppClient(Caller):
         """
         if not isinstance(request, EnqueueRequest):
             raise TypeError(f"request must be an EnqueueRequest, not {type(request).__name__}")
-        response = await self._call(
+        results = await self._call(
             self._methods.enqueue_batch,
-            convert.enqueue_batch_to_wire((request,)),
+            (request,),
             repeat_unambiguous if request.idempotency_key is None else repeat_idempotent,
         )
-        [outcome] = convert.batch_results_from_wire(response, 1)
+        [outcome] = convert.counted(results, 1)
         if isinstance(outcome, JobRejection):
             raise JobRejectedError(outcome)
         return outcome
@@ -104,12 +104,8 @@ class SeppClient(Caller):
             ClientError: see :class:`SeppClient`.
         """
         batch = checked_requests(requests)
-        response = await self._call(
-            self._methods.enqueue_batch,
-            convert.enqueue_batch_to_wire(batch),
-            partial(repeat_batch, batch),
-        )
-        return convert.batch_results_from_wire(response, len(batch))
+        results = await self._call(self._methods.enqueue_batch, batch, partial(repeat_batch, batch))
+        return convert.counted(results, len(batch))
 
     async def enqueue_atomic(self, requests: Iterable[EnqueueRequest]) -> list[EnqueueAck]:
         """Store all jobs or none; their acks, in order. Repeats as for :meth:`enqueue_batch`.
@@ -120,12 +116,10 @@ class SeppClient(Caller):
             ClientError: see :class:`SeppClient`.
         """
         batch = checked_requests(requests)
-        response = await self._call(
-            self._methods.enqueue_atomic,
-            convert.enqueue_batch_to_wire(batch),
-            partial(repeat_batch, batch),
-        )
-        return convert.atomic_acks_from_wire(response, len(batch))
+        answer = await self._call(self._methods.enqueue_atomic, batch, partial(repeat_batch, batch))
+        if isinstance(answer, BatchValidationError):
+            raise answer
+        return convert.counted(answer, len(batch))
 
     def enqueue_many(
         self,

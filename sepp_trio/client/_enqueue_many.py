@@ -16,7 +16,7 @@ import trio
 from ..errors import ClientError
 from ..transport import CallError, ChannelClosed
 from ..types import EnqueueAck, EnqueueRequest, JobRejection
-from ..wire import convert, records
+from ..wire import convert
 from ._batches import checked_request
 from ._retry import repeat_batch
 
@@ -153,7 +153,7 @@ class _Batch:
         self._requests = requests
         self.done = trio.Event()
         self.failed = 0
-        self.response: records.EnqueueBatchResponse | None = None
+        self.response: list[EnqueueAck | JobRejection] | None = None
         self.error: CallError | None = None
 
     def start(self) -> None:
@@ -163,7 +163,7 @@ class _Batch:
         try:
             client._channel.start_unary(
                 client._methods.enqueue_batch,
-                convert.enqueue_batch_to_wire(self._requests),
+                self._requests,
                 self._finish,
                 timeout=client._rpc_timeout,
             )
@@ -171,7 +171,7 @@ class _Batch:
             self._finish(None, error)
 
     def _finish(
-        self, response: records.EnqueueBatchResponse | None, error: CallError | None
+        self, response: list[EnqueueAck | JobRejection] | None, error: CallError | None
     ) -> None:
         self.response, self.error = response, error
         if error is not None:
@@ -188,7 +188,7 @@ class _Batch:
         if self.error is not None:
             raise self._client._failure(self.error) from self.error
         assert self.response is not None
-        return convert.batch_results_from_wire(self.response, len(self._requests))
+        return convert.counted(self.response, len(self._requests))
 
 
 def _iterator(

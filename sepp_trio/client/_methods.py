@@ -1,20 +1,26 @@
-"""The eight calls as the channel wants them: path, encoder, decoder."""
+"""The eight calls as the channel wants them: path, encoder, decoder.
+
+Those of enqueueing read requests and give results; the others read and give records.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .. import wire
+from ..errors import BatchValidationError
 from ..transport import Method
-from ..wire import records
+from ..types import EnqueueAck, EnqueueRequest, JobRejection
+from ..wire import convert, records
 
 
 class Methods(NamedTuple):
     """One method per call of the service."""
 
-    enqueue_batch: Method[records.EnqueueBatchRequest, records.EnqueueBatchResponse]
-    enqueue_atomic: Method[records.EnqueueBatchRequest, records.EnqueueAtomicResponse]
+    enqueue_batch: Method[Sequence[EnqueueRequest], list[EnqueueAck | JobRejection]]
+    enqueue_atomic: Method[Sequence[EnqueueRequest], list[EnqueueAck] | BatchValidationError]
     reserve: Method[records.ReserveRequest, records.ReserveResponse]
     ack: Method[records.AckRequest, records.AckResponse]
     nack: Method[records.NackRequest, records.NackResponse]
@@ -32,8 +38,12 @@ def methods() -> Methods:
         return Method(spec.route, wire.encoder_of(spec.request), wire.decoder_of(spec.response))
 
     return Methods(
-        enqueue_batch=method("EnqueueBatch"),
-        enqueue_atomic=method("EnqueueAtomic"),
+        enqueue_batch=Method(
+            wire.rpcs()["EnqueueBatch"].route, convert.encode_requests, convert.decode_results
+        ),
+        enqueue_atomic=Method(
+            wire.rpcs()["EnqueueAtomic"].route, convert.encode_requests, convert.decode_atomic
+        ),
         reserve=method("Reserve"),
         ack=method("Ack"),
         nack=method("Nack"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -21,6 +22,7 @@ from sepp_trio.types import (
     RetryDirective,
     TraceContext,
 )
+from sepp_trio.types._enqueue import _LONGEST_NAMES, _MOST_NAMES, _names
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -240,3 +242,53 @@ def test_values_are_frozen() -> None:
         EnqueueAck("id", False).job_id = "other"  # type: ignore[misc]
     with pytest.raises(AttributeError):
         record().queue = "other"  # type: ignore[misc]
+
+
+def test_what_has_passed_once_excuses_nothing_else() -> None:
+    """The names of a request are remembered when they are good: not what comes with them."""
+    for _ in range(2):
+        assert EnqueueRequest("q", "t", Payload(b"x", "raw"), idempotency_key="é").queue == "q"
+    for wrong in (
+        {"payload": b"x"},
+        {"idempotency_key": ""},
+        {"idempotency_key": "\udc00"},
+        {"idempotency_key": 5},
+        {"custom": None},
+        {"custom": {"": 1}},
+        {"priority": 10},
+        {"max_attempts": 0},
+        {"trace_context": "00"},
+        {"scheduled_at": 5},
+        {"queue": "t/"},
+        {"job_type": "\udc00"},
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            EnqueueRequest(**{"queue": "q", "job_type": "t", **wrong})  # type: ignore[arg-type]
+
+
+def test_remembered_names_are_bounded() -> None:
+    for index in range(_MOST_NAMES + 10):
+        EnqueueRequest("q", f"t{index}")
+    EnqueueRequest("q", "t" * _LONGEST_NAMES)
+    assert len(_names) <= _MOST_NAMES
+    assert max(len(queue) + len(job_type) for queue, job_type in _names) <= _LONGEST_NAMES
+
+
+def test_a_subclass_is_checked_and_frozen_too() -> None:
+    class Welcome(EnqueueRequest):
+        def __init__(self, queue: str) -> None:
+            super().__init__(queue, "welcome", priority=3)
+
+    @dataclasses.dataclass(frozen=True)
+    class Tagged(EnqueueRequest):
+        tag: str = ""
+
+    request = Welcome("q")
+    assert (request.queue, request.job_type, request.priority) == ("q", "welcome", 3)
+    assert (request.custom, request.scheduled_at) == ({}, None)
+    assert Tagged("q", "t", tag="x").tag == "x"
+    for make in (Welcome, lambda queue: Tagged(queue, "t")):
+        with pytest.raises(ValueError, match="queue must not be"):
+            make("a/b")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        request.queue = "other"  # type: ignore[misc]

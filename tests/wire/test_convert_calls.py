@@ -13,6 +13,7 @@ from sepp_trio.wire._codegen._tables import message_table
 from sepp_trio.wire.convert import (
     atomic_acks_from_wire,
     batch_results_from_wire,
+    counted,
     enqueue_request_to_wire,
     lease_expiry_from_wire,
     nack_request_to_wire,
@@ -93,39 +94,39 @@ FULL = records.JobRejection(queue_full=records.QueueFull("q", 5))
 
 def test_results_come_in_order() -> None:
     response = records.EnqueueBatchResponse([ACK, records.JobResult(rejection=FULL)])
-    assert batch_results_from_wire(response, 2) == [
+    assert batch_results_from_wire(response) == [
         types.EnqueueAck("id", True),
         types.QueueFull("q", 5),
     ]
 
 
 def test_another_number_of_results_is_an_error() -> None:
-    with pytest.raises(errors.BatchResultCountMismatchError) as caught:
-        batch_results_from_wire(records.EnqueueBatchResponse([ACK]), 2)
-    assert (caught.value.expected, caught.value.got) == (2, 1)
-    success = records.EnqueueAtomicSuccess([records.EnqueueResponse("id")])
-    with pytest.raises(errors.BatchResultCountMismatchError):
-        atomic_acks_from_wire(records.EnqueueAtomicResponse(success=success), 2)
+    ack = types.EnqueueAck("id", False)
+    for results in ([], [ack], [ack] * 3):
+        with pytest.raises(errors.BatchResultCountMismatchError) as caught:
+            counted(results, 2)
+        assert (caught.value.expected, caught.value.got) == (2, len(results))
+    assert counted([ack, ack], 2) == [ack, ack]
 
 
 def test_an_answer_without_an_outcome_is_malformed() -> None:
     with pytest.raises(errors.MalformedResponseError, match="result 1 has no outcome"):
-        batch_results_from_wire(records.EnqueueBatchResponse([ACK, records.JobResult()]), 2)
+        batch_results_from_wire(records.EnqueueBatchResponse([ACK, records.JobResult()]))
     with pytest.raises(errors.MalformedResponseError, match="no outcome"):
-        atomic_acks_from_wire(records.EnqueueAtomicResponse(), 1)
+        atomic_acks_from_wire(records.EnqueueAtomicResponse())
 
 
 def test_an_atomic_batch_is_all_or_nothing() -> None:
     success = records.EnqueueAtomicSuccess([records.EnqueueResponse("id")])
-    acks = atomic_acks_from_wire(records.EnqueueAtomicResponse(success=success), 1)
+    acks = atomic_acks_from_wire(records.EnqueueAtomicResponse(success=success))
     assert acks == [types.EnqueueAck("id", False)]
 
     failure = records.BatchValidationFailure(
         [records.JobValidationError(0, FULL), records.JobValidationError(3, None)]
     )
-    with pytest.raises(errors.BatchValidationError) as caught:
-        atomic_acks_from_wire(records.EnqueueAtomicResponse(rejection=failure), 4)
-    assert caught.value.errors == (
+    refusal = atomic_acks_from_wire(records.EnqueueAtomicResponse(rejection=failure))
+    assert isinstance(refusal, errors.BatchValidationError)
+    assert refusal.errors == (
         types.JobValidationError(0, types.QueueFull("q", 5)),
         types.JobValidationError(3, types.UnknownRejection()),
     )

@@ -7,9 +7,12 @@ that it belongs to, and becomes a value or an error that says what was wrong.
 from ._dead_letters import cause_from_wire as cause_from_wire
 from ._dead_letters import cause_to_wire as cause_to_wire
 from ._dead_letters import dead_letter_from_wire as dead_letter_from_wire
+from ._enqueue import counted as counted
+from ._enqueue import decode_atomic as decode_atomic
+from ._enqueue import decode_results as decode_results
+from ._enqueue import encode_requests as encode_requests
 from ._jobs import MalformedJob as MalformedJob
 from ._jobs import job_from_wire as job_from_wire
-from ._requests import enqueue_batch_to_wire as enqueue_batch_to_wire
 from ._requests import enqueue_request_to_wire as enqueue_request_to_wire
 from ._requests import nack_request_to_wire as nack_request_to_wire
 from ._requests import reserve_options_to_wire as reserve_options_to_wire

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from sepp_trio.types import EnqueueRequest, ReserveOptions, RetryDirective
 
 from .. import records
 from ._time import datetime_to_wire, seconds_to_wire
 from ._values import custom_to_wire, payload_to_wire, trace_context_to_wire
-
-
-def enqueue_batch_to_wire(requests: Iterable[EnqueueRequest]) -> records.EnqueueBatchRequest:
-    """The record of a batch, to be encoded."""
-    # Without these two a request has the members of its record, by name and by value.
-    jobs: list[Any] = [
-        request
-        if request.scheduled_at is None and not request.custom
-        else enqueue_request_to_wire(request)
-        for request in requests
-    ]
-    return records.EnqueueBatchRequest(jobs)
 
 
 def enqueue_request_to_wire(request: EnqueueRequest) -> records.EnqueueRequest:

@@ -7,7 +7,6 @@ from typing import Any
 
 from sepp_trio import types
 from sepp_trio.errors import (
-    BatchResultCountMismatchError,
     BatchValidationError,
     MalformedResponseError,
     MalformedServerInfoError,
@@ -40,16 +39,13 @@ _REASONS = {
 
 
 def batch_results_from_wire(
-    response: records.EnqueueBatchResponse, expected: int
+    response: records.EnqueueBatchResponse,
 ) -> list[EnqueueAck | JobRejection]:
-    """The result of each of the `expected` jobs, in order.
+    """The result of each job, in order.
 
     Raises:
-        BatchResultCountMismatchError: another number of results.
         MalformedResponseError: a result is neither success nor rejection.
     """
-    if len(response.results) != expected:
-        raise BatchResultCountMismatchError(expected, len(response.results))
     return [_result(index, result) for index, result in enumerate(response.results)]
 
 
@@ -62,17 +58,15 @@ def _result(index: int, result: records.JobResult) -> EnqueueAck | JobRejection:
 
 
 def atomic_acks_from_wire(
-    response: records.EnqueueAtomicResponse, expected: int
-) -> list[EnqueueAck]:
-    """The acks of an atomic batch of `expected` jobs, in order.
+    response: records.EnqueueAtomicResponse,
+) -> list[EnqueueAck] | BatchValidationError:
+    """The acks of an atomic batch, in order, or the refusal, which lists every refused job.
 
     Raises:
-        BatchValidationError: the server refused the batch; lists every refused job.
-        BatchResultCountMismatchError: another number of acks.
         MalformedResponseError: neither success nor rejection.
     """
     if response.rejection is not None:
-        raise BatchValidationError(
+        return BatchValidationError(
             [
                 JobValidationError(error.index, rejection_from_wire(error.rejection))
                 for error in response.rejection.errors
@@ -80,10 +74,7 @@ def atomic_acks_from_wire(
         )
     if response.success is None:
         raise MalformedResponseError("the answer to an atomic batch has no outcome")
-    acks = response.success.responses
-    if len(acks) != expected:
-        raise BatchResultCountMismatchError(expected, len(acks))
-    return [EnqueueAck(ack.job_id, ack.deduplicated) for ack in acks]
+    return [EnqueueAck(ack.job_id, ack.deduplicated) for ack in response.success.responses]
 
 
 def rejection_from_wire(rejection: records.JobRejection | None) -> JobRejection:
