@@ -239,7 +239,16 @@ class HeldLease(Settlement):
         self._at_most = inf
         self.expires_at, asked, _ = answer
         end, length, certain = grant
-        self.end_at(end, length, own=asked == self.asked)
+        own = asked == self.asked
+        if self.scope is None and own:
+            # As in end_at, because there is one of these for each job.
+            self.end = end
+            self.usual = length
+            self._margin = margin = margin_of(length)
+            self.due = end - margin
+            self.scope = trio.CancelScope(deadline=self.due, shield=self._shield)
+        else:
+            self.end_at(end, length, own=own)
         if not certain:
             self.keeper.doubt(self)
 
