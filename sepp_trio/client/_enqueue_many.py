@@ -59,15 +59,18 @@ class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
         """
         if self._busy:
             raise trio.BusyResourceError("another task is iterating over these results")
-        self._busy = True
-        try:
-            return await self._next()
-        finally:
-            self._busy = False
-
-    async def _next(self) -> EnqueueAck | JobRejection:
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._client._check_open()
+        if self._client._closed:
+            self._client._check_open()
+        if not self._results:
+            self._busy = True
+            try:
+                await self._next_results()
+            finally:
+                self._busy = False
+        return self._results.popleft()
+
+    async def _next_results(self) -> None:
         while not self._results:
             if self._batches and (self._batches[0].done.is_set() or not self._may_gather()):
                 await self._settle_first()
@@ -79,50 +82,56 @@ class EnqueueMany(AsyncIterator[EnqueueAck | JobRejection]):
             else:
                 await trio.lowlevel.checkpoint()
                 raise StopAsyncIteration
-        return self._results.popleft()
 
     def _may_gather(self) -> bool:
         return not self._exhausted and len(self._batches) < self._in_flight
 
     async def _gather(self) -> None:
         """Take a batch of requests and start it. What was taken outlives a cancel."""
+        # One request left over from the batch before is fewer than a batch.
+        more = True
         try:
-            while len(self._gathered) < self._batch_size:
-                request = self._left_over or await self._next_request()
-                if request is None:
-                    self._exhausted = True
-                    break
-                size = _size(request)
-                if self._gathered and self._gathered_bytes + size > MAX_BATCH_BYTES:
-                    self._left_over = request
-                    break
-                self._left_over = None
-                self._gathered.append(request)
-                self._gathered_bytes += size
+            if isinstance(source := self._source, AsyncIterator):
+                while more:
+                    try:
+                        request = await source.__anext__()
+                    except StopAsyncIteration:
+                        self._exhausted = True
+                        break
+                    more = self._take(request)
+            else:
+                while more:
+                    try:
+                        request = next(source)
+                    except StopIteration:
+                        self._exhausted = True
+                        break
+                    more = self._take(request)
         except Exception as error:
             # Everything before it is enqueued and reported first.
             self._exhausted = True
             self._source_error = error
         if self._gathered:
             batch = _Batch(self._client, self._gathered)
-            self._gathered, self._gathered_bytes = [], 0
+            left_over, self._left_over = self._left_over, None
+            self._gathered = [] if left_over is None else [left_over]
+            self._gathered_bytes = 0 if left_over is None else _size(left_over)
             batch.start()
             self._batches.append(batch)
 
-    async def _next_request(self) -> EnqueueRequest | None:
-        if isinstance(self._source, AsyncIterator):
-            try:
-                request = await self._source.__anext__()
-            except StopAsyncIteration:
-                return None
-        else:
-            try:
-                request = next(self._source)
-            except StopIteration:
-                return None
-        checked_request(request, self._taken)
+    def _take(self, request: EnqueueRequest) -> bool:
+        """The next request of the source: into the batch, or into the one behind it if this
+        would be too large. Whether more is wanted."""
+        if request.__class__ is not EnqueueRequest:
+            checked_request(request, self._taken)
         self._taken += 1
-        return request
+        size = _size(request)
+        if self._gathered and self._gathered_bytes + size > MAX_BATCH_BYTES:
+            self._left_over = request
+            return False
+        self._gathered.append(request)
+        self._gathered_bytes += size
+        return len(self._gathered) < self._batch_size
 
     async def _settle_first(self) -> None:
         """Wait for the oldest batch, repeating it as the client's policy allows."""
@@ -207,6 +216,6 @@ def _size(request: EnqueueRequest) -> int:
     size = 64 + len(request.queue) + len(request.job_type)
     if request.payload is not None:
         size += len(request.payload.data)
-    for key, value in request.custom.items():
+    for key, value in request.custom.items() if request.custom else ():
         size += 16 + len(key) + (len(value) if isinstance(value, str) else 0)
     return size

@@ -368,3 +368,39 @@ async def test_a_request_that_was_spoilt_after_its_check_is_refused_and_holds_up
     with pytest.raises(ValueError, match="PrimitiveValue"):
         await many.__anext__()
     assert [outcome async for outcome in many] == expected(3)
+
+
+async def test_a_source_that_lacks_the_other_half_of_the_protocol_does(
+    storing: FakeServer, client: SeppClient
+) -> None:
+    class Ids:
+        """An iterable whose iterator can do nothing but give the next."""
+
+        def __iter__(self) -> Any:
+            class Bare:
+                left = requests(11)
+
+                def __next__(self) -> EnqueueRequest:
+                    return next(self.left)
+
+            return Bare()
+
+    many = client.enqueue_many(Ids(), batch_size=5)
+    assert [outcome async for outcome in many] == expected(11)
+
+
+async def test_a_batch_cut_by_size_goes_on_with_the_job_that_did_not_fit(
+    storing: FakeServer, client: SeppClient
+) -> None:
+    big = Payload(b"x" * (MAX_BATCH_BYTES // 2), "raw")
+    jobs = [EnqueueRequest("q", f"type-{index}", big) for index in range(5)]
+
+    async def arrive() -> AsyncIterator[EnqueueRequest]:
+        for job in jobs:
+            await trio.lowlevel.checkpoint()
+            yield job
+
+    for source in (jobs, arrive()):
+        many = client.enqueue_many(source, batch_size=2)
+        assert [outcome async for outcome in many] == expected(5)
+    assert [len(request.jobs) for request in storing.requests("EnqueueBatch")] == [1] * 10
