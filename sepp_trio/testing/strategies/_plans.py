@@ -111,8 +111,11 @@ def call_faults(
     return Delay(rpc, number, reply=lasting)
 
 
-def _times(least: int, most: float) -> st.SearchStrategy[float]:
+@st.composite
+def _times(draw: st.DrawFn, least: int, most: float) -> float:
     """Seconds in whole milliseconds, ``least`` of them or more; whole seconds come first."""
-    drawn = st.integers(least, int(most * 1000)).map(lambda ms: ms / 1000)
-    first = -(-least // 1000)
-    return st.integers(first, int(most)).map(float) | drawn if first <= most else drawn
+    highest = int(most * 1000)
+    # Drawn first, so that it is what shrinks first.
+    part = draw(st.integers(0 if highest >= 1000 else least, min(999, highest)))
+    seconds = draw(st.integers(int(part < least), (highest - part) // 1000))
+    return seconds + part / 1000
