@@ -244,6 +244,7 @@ class Link:
             self._heard = trio.current_time()
             self._reads += 1
             self._feeding = True
+            self.at_once = False  # what callbacks ask for leaves in one write
             try:
                 core.feed(data)
             except ConnectionFault as fault:

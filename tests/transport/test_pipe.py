@@ -13,7 +13,7 @@ import trio.testing
 from sepp_trio.transport import CallError, open_channel
 from sepp_trio.transport._pipe import SocketPipe, pipe_of
 
-from .peer import ECHO, Network, socket_pair
+from .peer import ECHO, SETTINGS, Network, answer, socket_pair
 
 
 def sockets() -> tuple[trio.SocketStream, trio.SocketStream]:
@@ -213,4 +213,43 @@ async def test_a_socket_that_breaks_at_once_is_a_lost_connection() -> None:
             stream.socket.close()
             with pytest.raises(CallError, match="the connection was lost: BrokenPipe"):
                 await channel.unary(ECHO, b"y")
+        nursery.cancel_scope.cancel()
+
+
+async def test_calls_made_by_answers_of_one_read_leave_in_one_write() -> None:
+    async with Network(pair=socket_pair) as network, trio.open_nursery() as nursery:
+        async with open_channel(network.connect, authority="peer:1") as channel:
+            peer = await network.peer(0)
+            await peer.wait_for(SETTINGS)
+            replies: list[bytes | None] = []
+            complete = trio.Event()
+
+            def note(reply: bytes | None, _: CallError | None) -> None:
+                replies.append(reply)
+                if len(replies) == 4:
+                    complete.set()
+
+            def again(reply: bytes | None, error: CallError | None) -> None:
+                note(reply, error)
+                channel.start_unary(ECHO, b"again", note, timeout=9)
+
+            for text in (b"a", b"b"):
+                channel.start_unary(ECHO, text, again, timeout=9)
+            requests = [await peer.request() for _ in range(2)]
+            link = channel._dispatcher.link
+            assert link is not None
+            write, sizes = link._pipe.write_now, []
+
+            def counted(data: bytes | bytearray | memoryview) -> int:
+                sizes.append(len(data))
+                return write(data)
+
+            link._pipe.write_now = counted  # type: ignore[method-assign]
+            link.at_once = True  # as after calls that came one by one
+            await peer.send(*(answer(request.stream, request.message) for request in requests))
+            nursery.start_soon(peer.serve)
+            with trio.fail_after(5):
+                await complete.wait()
+            assert len(sizes) == 1
+            assert replies == [b"a", b"b", b"again", b"again"]
         nursery.cancel_scope.cancel()
