@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from sepp_trio.cli import main
 from tests.conformance.servers import (
     EMBEDDED,
     HOW_TO_GET_IT,
     REAL,
     Server,
     ServerError,
+    certificates,
     real_binary,
 )
 
@@ -106,7 +109,22 @@ def _starts(kind: str, config: str) -> bool:
     ],
 )
 def test_a_bad_configuration_stops_the_start_and_a_good_one_does_not(kind: str) -> None:
-    configs = BAD | GOOD
+    # A start of our own costs a third of a second: the test below has the others.
+    bad = BAD if kind == REAL else {"no toml": BAD["no toml"]}
+    configs = bad | GOOD
     with ThreadPoolExecutor(4) as pool:
         started = pool.map(lambda name: _starts(kind, configs[name]), configs)
         assert dict(zip(configs, started, strict=True)) == {name: name in GOOD for name in configs}
+
+
+def test_our_command_refuses_every_bad_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, pem in certificates().items():
+        (tmp_path / name).write_bytes(pem)
+    for name, config in BAD.items():
+        (tmp_path / "sepp.toml").write_text(config)
+        assert main(["serve", "--config", "sepp.toml", "--listen", "127.0.0.1:0"]) == 1, name
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("sepp-trio serve: "), name
