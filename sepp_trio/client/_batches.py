@@ -17,9 +17,12 @@ def checked_requests(requests: Iterable[EnqueueRequest]) -> list[EnqueueRequest]
     """
     if not isinstance(requests, Iterable):
         raise TypeError(f"requests must be an iterable, not {type(requests).__name__}")
-    batch = [checked_request(request, index) for index, request in enumerate(requests)]
+    batch = list(requests)
     if not batch:
         raise EmptyBatchError
+    if {*map(type, batch)} != {EnqueueRequest}:
+        for index, request in enumerate(batch):
+            checked_request(request, index)
     return batch
 
 

@@ -82,8 +82,13 @@ def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
         EncodeError: a member holds what the message cannot.
     """
     parts: list[bytes] = []
+    queue = job_type = label = None
+    head = encoding = b""
     for request in requests:
-        head = _names[request.queue, request.job_type]
+        # Mostly those of the job before.
+        if request.queue is not queue or request.job_type is not job_type:
+            queue, job_type = request.queue, request.job_type
+            head = _names[queue, job_type]
         key = request.idempotency_key
         if (
             request.priority is not None
@@ -104,7 +109,9 @@ def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
             parts += (_length_1[size], head, rest)
         else:
             data = payload.data
-            encoding = _encodings[payload.encoding]
+            if payload.encoding is not label:
+                label = payload.encoding
+                encoding = _encodings[label]
             data_length = _length_1[len(data)]
             payload_size = len(data_length) + len(data) + len(encoding)
             length = _length_3[payload_size]
