@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import MISSING, dataclass, fields
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from grpclib.const import Status
 
@@ -27,6 +27,9 @@ class _Readable:
             text = str(value) if isinstance(value, enum.Enum) else repr(value)
             parts.append(text if item.default is MISSING else f"{item.name}={text}")
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # Hypothesis and IPython would print all fields
 
 
 # ---- Faults of calls: the ``nth`` of a kind, or ``times`` so many from it on (None: all) ----

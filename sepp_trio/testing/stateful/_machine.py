@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import trio
 from hypothesis import strategies as st
+from hypothesis.control import current_build_context, currently_in_test_context
 from hypothesis.errors import InvalidArgument
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -20,8 +21,8 @@ from sepp_trio.worker import Handler, Worker
 
 from .._faults import BlackHole, CallFault
 from .._history import Jobs
+from .._quiet import quiet
 from ..strategies._plans import call_faults
-from ._log import only_the_last_story_is_logged
 from ._loop import SteppedLoop
 from ._requests import Request, requests
 from ._world import HowToStop, World, open_world
@@ -156,7 +157,7 @@ class HandlerMachine(RuleBasedStateMachine):
         finally:
             self._raise_failures()
 
-    # ---- the rules ----
+    # ---- the rules: what goes wrong does so while there is work ----
 
     @rule(request=_REQUESTS)
     def enqueue(self, request: EnqueueRequest) -> None:
@@ -197,27 +198,32 @@ class HandlerMachine(RuleBasedStateMachine):
         """Something happens to the worker's next call of a kind."""
         self._world.inject(fault)
 
+    @precondition(lambda self: self._is_busy())
     @rule()
     def drop_connection(self) -> None:
         """The worker's connection breaks."""
         self._world.program.proxy.drop_connections()
 
+    @precondition(lambda self: self._is_busy())
     @rule(seconds=st.sampled_from(_SHORT))
     def black_hole(self, seconds: float) -> None:
         """For so long nothing passes between worker and server, though nothing is closed."""
         self._world.inject(BlackHole(0.0, seconds))
 
+    @precondition(lambda self: self._is_busy())
     @rule(how=st.sampled_from(("cancel", "crash", "drain")))
     def restart_worker(self, how: HowToStop) -> None:
         """The worker's process ends, and a new one is started: it drains, or is cancelled, or is
         cut off from the server and cancelled, as if it had crashed."""
         self.run(self._world.restart_worker, how, self._limit)
 
+    @precondition(lambda self: self._is_busy())
     @rule(down=st.sampled_from(_SHORT), drain=st.booleans())
     def restart_server(self, down: float, drain: bool) -> None:
         """The server stops, with a goodbye or without, and is back after ``down`` seconds."""
         self.run(self._world.restart_server, down, drain)
 
+    @precondition(lambda self: self._is_busy())
     @rule()
     def settle(self) -> None:
         """All jobs come to their end. What was to happen to coming calls happens."""
@@ -259,7 +265,9 @@ class HandlerMachine(RuleBasedStateMachine):
     def _stepped(self) -> SteppedLoop[World]:
         # Made when it is needed: Hypothesis ends nothing if __init__ of a subclass fails.
         if self._loop is None:
-            self._held.enter_context(only_the_last_story_is_logged())
+            if currently_in_test_context() and not current_build_context().is_final:
+                # Only the replay of the smallest failing story is worth a log.
+                self._held.enter_context(quiet(lambda record: True))
             self._loop = SteppedLoop(lambda: open_world(self.config, self.worker))
         return self._loop
 
@@ -269,6 +277,9 @@ class HandlerMachine(RuleBasedStateMachine):
 
     def _leased(self) -> list[int]:
         return [number for number, job in enumerate(self.jobs, 1) if job.state == "leased"]
+
+    def _is_busy(self) -> bool:
+        return bool(self._world.running) or any(not job.is_done for job in self.jobs)
 
     def _raise_failures(self) -> None:
         failures = self._world.failures
