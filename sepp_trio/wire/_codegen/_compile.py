@@ -25,19 +25,13 @@ the content of raw fields is not looked at, only its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from .._primitives import BYTES, FIXED64, VARINT, varint
+from .._primitives import varint
+from ._encoder import encoder, indent, tag_of
 from ._tables import FieldTable, MessageTable
 
-# Types whose encoder is a function of _primitives; what decoding does to a long varint.
-INTEGERS = {
-    "uint32": "unsigned32",
-    "uint64": "unsigned64",
-    "int32": "signed32",
-    "int64": "signed64",
-    "enum": "signed32",
-}
+# What decoding does to a long varint.
 NARROW = {
     "uint32": ["v &= 0xFFFFFFFF"],
     "uint64": [],
@@ -65,80 +59,8 @@ def codec_source(table: MessageTable) -> str:
     be any bytes-like object then. Names of a field become local variables with an underscore
     behind them, so that they meet no other name.
     """
-    return "\n".join([*_encoder(table), *_decoder(table)])
+    return "\n".join([*encoder(table), *_decoder(table)])
 
-
-def tag_of(field: FieldTable) -> int:
-    """Number and wire type of a field, as on the wire."""
-    if field.type == "double":
-        wire_type = FIXED64
-    elif field.type in NARROW:
-        wire_type = VARINT
-    else:
-        wire_type = BYTES
-    return field.number << 3 | wire_type
-
-
-def _indent(lines: Iterable[str], depth: int = 1) -> Iterator[str]:
-    return ("    " * depth + line for line in lines)
-
-
-# ---- Encoders ----
-
-
-def _encoder(table: MessageTable) -> Iterator[str]:
-    yield f"def encode_{table.name}(record):"
-    yield "    w = []"
-    yield "    try:"
-    yield "        field = ''"
-    if table.record is None:
-        yield f"        ({''.join(f'{field.name}_, ' for field in table.fields)}) = record"
-    for field in table.fields:
-        value = f"{field.name}_" if table.record is None else f"record.{field.name}"
-        yield f"        field = {field.name!r}"
-        yield f"        v = {value}"
-        yield from _indent(_encode_field(field), 2)
-    yield "    except EncodeError:"
-    yield "        raise"
-    yield "    except Exception as error:"
-    yield f"        raise encode_error({table.name!r}, field, error) from None"
-    yield "    return b''.join(w)"
-    yield ""
-
-
-def _encode_field(field: FieldTable) -> Iterator[str]:
-    tag = varint(tag_of(field))
-    if field.type == "map" and field.raw:
-        yield "if v: w.append(v)"
-        return
-    if field.type == "map":
-        yield "for v in v.items():"
-    elif field.repeated:
-        yield "for v in v:"
-    elif field.optional:
-        yield "if v is not None:"
-    else:
-        yield "if v:"
-    yield from _indent(_encode_value(field, tag))
-
-
-def _encode_value(field: FieldTable, tag: bytes) -> Iterator[str]:
-    if field.type == "bool":
-        yield f"w.append({tag + varint(1)!r} if v else {tag + varint(0)!r})"
-    elif field.type == "double":
-        yield f"w += {tag!r}, pack_double(v)"
-    elif field.type in INTEGERS:
-        yield f"w += {tag!r}, SMALL[v] if 0 <= v < 128 else {INTEGERS[field.type]}(v)"
-    else:
-        if field.type == "string":
-            yield "v = v.encode()"
-        elif field.message is not None and not field.raw:
-            yield f"v = encode_{field.message}(v)"
-        yield "n = len(v)"
-        yield f"w += {tag!r}, SMALL[n] if n < 128 else varint(n), v"
-
-
-# ---- Decoders ----
 
 # One turn of a decoder's loop takes the fields in order, so that each is compared once in a
 # message that is written in order. `tag` is its first byte until it turns out, at the end of the
@@ -158,8 +80,8 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     # Slices of anything but bytes would end up in the record.
     yield "        if data.__class__ is not bytes: data = bytes(data)"
     yield "        end = len(data)"
-    yield from _indent(_single_string(table), 2)
-    yield from _indent(_initial_values(table))
+    yield from indent(_single_string(table), 2)
+    yield from indent(_initial_values(table))
     if shared is not None:
         yield "    rest = None if into is None else b''"
     yield "    tag = 0"
@@ -169,9 +91,9 @@ def _decoder(table: MessageTable) -> Iterator[str]:
     yield "            pos += 1"
     yield "            while True:"
     for field in table.fields:
-        yield from _indent(_decode_field(table, field), 4)
+        yield from indent(_decode_field(table, field), 4)
         if field.name == shared:
-            yield from _indent(_look_up_shared(table), 4)
+            yield from indent(_look_up_shared(table), 4)
     if shared is not None:
         yield "                rest = b''"
     yield f"                if tag in known_{table.name}: continue"
@@ -186,7 +108,7 @@ def _decoder(table: MessageTable) -> Iterator[str]:
         yield f"                    field = fields_{table.name}[tag >> 3]"
         yield f"                    raise decode_error({table.name!r}, field, error)"
     yield "                pos = skip(data, pos, tag)"
-    yield from _indent(_next_tag("break"), 4)
+    yield from indent(_next_tag("break"), 4)
     yield "        if pos != end: raise ValueError(TRUNCATED)"
     yield "    except DecodeError:"
     yield "        raise"
@@ -198,7 +120,7 @@ def _decoder(table: MessageTable) -> Iterator[str]:
         yield f"        if len(shared_{table.name}) >= {MOST_SHARED}: shared_{table.name}.clear()"
         behind = "".join(f"{_final_value(field)}, " for field in _behind(table))
         yield f"        shared_{table.name}[rest] = ({behind})"
-    yield from _indent(_result(table))
+    yield from indent(_result(table))
     yield ""
     if table.name in REMEMBERED:
         yield f"remembered_{table.name} = lru_cache(128)(decode_{table.name})"
@@ -298,17 +220,17 @@ def _final_value(field: FieldTable) -> str:
 def _decode_field(table: MessageTable, field: FieldTable) -> Iterator[str]:
     several = field.repeated or field.type == "map"
     yield f"{'while' if several else 'if'} tag == {_compared_tag(field)}:"
-    yield from _indent(_decode_value(field))
+    yield from indent(_decode_value(field))
     if field.oneof is not None:
         others = [
             other.name for other in table.fields if other.oneof == field.oneof and other != field
         ]
         yield f"    {''.join(f'{name}_ = ' for name in others)}None"
     if several:
-        yield from _indent(_next_tag("tag = -1; break"))
+        yield from indent(_next_tag("tag = -1; break"))
         yield "if tag < 0: break"
     else:
-        yield from _indent(_next_tag("break"))
+        yield from indent(_next_tag("break"))
 
 
 def _decode_value(field: FieldTable) -> Iterator[str]:
@@ -322,7 +244,7 @@ def _decode_value(field: FieldTable) -> Iterator[str]:
         yield "pos += 1"
         yield "if v > 127:"
         yield "    v, pos = read_varint(data, pos - 1)"
-        yield from _indent(NARROW[field.type])
+        yield from indent(NARROW[field.type])
         yield f"{name} = {'v != 0' if field.type == 'bool' else 'v'}"
     else:
         yield "begin = pos"
