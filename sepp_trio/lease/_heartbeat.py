@@ -11,7 +11,7 @@ from grpclib.const import Status
 from ..transport import CallError, ChannelClosed, PendingCall
 from ..wire import records
 from ._states import Phase
-from ._wheel import COARSEST, Alarm, grain_for
+from ._wheel import Alarm, grain_for
 
 if TYPE_CHECKING:
     from ._held import HeldLease
@@ -110,13 +110,15 @@ class Heartbeat(Alarm):
         except ChannelClosed:
             return  # the client's block has ended: the lease runs out in its own time
         lease.count.sent += 1
-        keeper.wheel.start(self, lease.end, COARSEST)
+        self._await_answer(now)
 
     def _await_answer(self, now: float) -> None:
-        """Look whether the answer may still come in time."""
-        lease = self._lease
-        if now < lease.end:
-            self._keeper.wheel.start(self, lease.end, COARSEST)
+        """Wait on, or withdraw the beat: after the lease's end nothing may be sent for it."""
+        left = self._lease.end - now
+        grain = grain_for(left)
+        if left > grain:
+            # The wheel rounds up: this is before the end, and nearer to it each time.
+            self._keeper.wheel.start(self, now + left - grain, grain)
             return
         assert self._call is not None
         self._call.cancel()

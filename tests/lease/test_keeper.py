@@ -22,8 +22,10 @@ from sepp_trio import (
     open_client,
 )
 from sepp_trio.testing import (
+    BlackHole,
     CallLog,
     Delay,
+    DropConnection,
     Fail,
     FaultProxy,
     FragileServer,
@@ -194,3 +196,21 @@ async def test_beats_that_end_while_one_is_on_its_way_end_with_it(bench: Bench) 
     assert keeper.beats.sent == 1
     assert len(bench.calls.of("Extend")) == 1
     assert bench.client._channel.statistics().calls_open == 0
+
+
+@pytest.mark.parametrize("late", [step / 50 for step in range(1, 16)])
+async def test_a_beat_that_could_not_leave_before_the_leases_end_never_leaves(
+    bench: Bench, late: float
+) -> None:
+    await trio.sleep(0.1)  # so that the wheel has no bucket at the end
+    await bench.put("t")
+    [job] = await reserve(bench.client, 1)
+    end = bench.job(job.id).lease_deadline
+    assert end is not None
+    bench.inject(BlackHole(5, end + late - 5 - trio.current_time()), DropConnection(6))
+    with pytest.raises(LeaseLostError):
+        async with bench.client.hold(job):
+            await trio.sleep(100)
+    await trio.sleep(60)
+    await bench.client.get_server_info()  # the way is free again
+    assert [at for at in bench.calls.times("Extend") if at >= end] == []
