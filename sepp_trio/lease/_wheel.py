@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-_COARSEST: Final = 2.0**-2
+COARSEST: Final = 2.0**-2
 """Seconds; a bucket is at most so wide. The wider, the more beats share a wake-up and a write."""
 
 _FINEST = 2.0**-9
@@ -26,7 +26,7 @@ def grain_for(interval: float) -> float:
 
     A power of two, so that the buckets of all widths begin at exact numbers.
     """
-    grain = _COARSEST
+    grain = COARSEST
     while grain * 16 > interval and grain > _FINEST:
         grain /= 2
     return grain
