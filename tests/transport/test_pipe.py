@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import tempfile
 from typing import cast
@@ -11,9 +12,10 @@ import trio
 import trio.testing
 
 from sepp_trio.transport import CallError, open_channel
+from sepp_trio.transport._frames import INITIAL_WINDOW_SIZE
 from sepp_trio.transport._pipe import SocketPipe, pipe_of
 
-from .peer import ECHO, SETTINGS, Network, answer, socket_pair
+from .peer import ECHO, SETTINGS, Network, Peer, answer, socket_pair, window_update
 
 
 def sockets() -> tuple[trio.SocketStream, trio.SocketStream]:
@@ -253,3 +255,45 @@ async def test_calls_made_by_answers_of_one_read_leave_in_one_write() -> None:
             assert len(sizes) == 1
             assert replies == [b"a", b"b", b"again", b"again"]
         nursery.cancel_scope.cancel()
+
+
+def roomy_pair() -> tuple[trio.abc.Stream, trio.abc.Stream]:
+    ours, theirs = trio.socket.socketpair()
+    return trio.SocketStream(ours), trio.SocketStream(theirs)
+
+
+async def test_others_have_their_turn_between_the_writes_of_a_large_message() -> None:
+    async def greet(peer: Peer) -> None:
+        await peer.greet({INITIAL_WINDOW_SIZE: 2**20})
+        await peer.send(window_update(0, 2**20))
+
+    events = []
+    async with Network(greet, pair=roomy_pair) as network, trio.open_nursery() as nursery:
+        async with open_channel(network.connect, authority="peer:1") as channel:
+            peer = await network.peer(0)
+            nursery.start_soon(peer.serve)
+            await channel.unary(ECHO, b"small")
+            link = channel._dispatcher.link
+            assert link is not None
+            write = link._pipe.write_now
+
+            def noted(data: bytes | bytearray | memoryview) -> int:
+                events.append("write")
+                return write(data)
+
+            link._pipe.write_now = noted  # type: ignore[method-assign]
+
+            async def other() -> None:
+                while True:
+                    events.append("other")
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(other)
+            await trio.lowlevel.checkpoint()
+            big = bytes(range(256)) * 3000
+            assert await channel.unary(ECHO, big) == big
+        nursery.cancel_scope.cancel()
+    runs = [len(list(run)) for event, run in itertools.groupby(events) if event == "write"]
+    assert sum(runs) > 10
+    # Trio takes the tasks of a turn in any order: two at the ends of two turns are neighbours.
+    assert max(runs) < 4
