@@ -104,19 +104,21 @@ class EnqueueRequest(Value):
                 fields(self), (*members, custom, trace_context, scheduled_at), strict=False
             ):
                 object.__setattr__(self, item.name, value)
-        # What most requests are has passed already.
-        if not (
-            nothing
-            and priority is None
-            and max_attempts is None
-            and trace_context is None
-            and scheduled_at is None
-            and queue.__class__ is str
+        # What most requests are has passed already, or is seen at a glance.
+        if (
+            queue.__class__ is str
             and job_type.__class__ is str
             and (queue, job_type) in _names
             and (payload is None or payload.__class__ is Payload)
             and (idempotency_key is None or _is_plain(idempotency_key))
+            and (priority is None or (priority.__class__ is int and 0 <= priority <= 9))
+            and max_attempts is None
+            and trace_context is None
+            and scheduled_at is None
         ):
+            if not nothing:
+                object.__setattr__(self, "custom", checked_custom(custom))
+        else:
             self.__post_init__()
             _remember(queue, job_type)
 

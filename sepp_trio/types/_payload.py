@@ -115,12 +115,14 @@ class Priority(IntEnum):
 
 def checked_custom(custom: Mapping[str, Primitive]) -> dict[str, Primitive]:
     """A copy of the map; refuses empty keys and values that the wire cannot hold."""
-    if not isinstance(custom, Mapping):
+    if custom.__class__ is not dict and not isinstance(custom, Mapping):
         raise TypeError(f"custom must be a mapping, not {type(custom).__name__}")
     for key, value in custom.items():
-        text(key, "a key of custom")
+        if key.__class__ is not str or not key or not key.isascii():
+            text(key, "a key of custom")
         if isinstance(value, str):
-            text(value, f"custom[{key!r}]", empty=True)
+            if not value.isascii():
+                text(value, f"custom[{key!r}]", empty=True)
         elif isinstance(value, int) and not isinstance(value, bool):
             if not -(2**63) <= value < 2**63:
                 raise ValueError(f"custom[{key!r}] must fit in 64 bits, not {shown(value)}")

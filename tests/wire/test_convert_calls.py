@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 
 import pytest
 from sepp.v1 import queue_pb2
@@ -14,7 +14,6 @@ from sepp_trio.wire.convert import (
     atomic_acks_from_wire,
     batch_results_from_wire,
     counted,
-    enqueue_request_to_wire,
     lease_expiry_from_wire,
     nack_request_to_wire,
     rejection_from_wire,
@@ -27,36 +26,6 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 # ---- Requests ----
-
-
-def test_a_minimal_request_sends_nothing_else() -> None:
-    wire = enqueue_request_to_wire(types.EnqueueRequest("q", "t"))
-    assert wire == records.EnqueueRequest(queue="q", job_type="t")
-
-
-def test_every_part_of_a_request_is_sent() -> None:
-    wire = enqueue_request_to_wire(
-        types.EnqueueRequest(
-            "q",
-            "t",
-            types.Payload(b"x", "e"),
-            idempotency_key="k",
-            priority=types.Priority.P7,
-            max_attempts=4,
-            custom={"s": "", "i": -1, "f": 0.0, "b": True},
-            trace_context=types.TraceContext(TRACEPARENT, ""),
-            scheduled_at=datetime(2026, 6, 1, 9, tzinfo=timezone(timedelta(hours=9))),
-        )
-    )
-    judged = queue_pb2.EnqueueRequest.FromString(encode(wire))
-    assert (judged.queue, judged.job_type) == ("q", "t")
-    assert (judged.payload.data, judged.payload.encoding) == (b"x", "e")
-    assert (judged.idempotency_key, judged.priority, judged.max_attempts) == ("k", 7, 4)
-    kinds = {key: value.WhichOneof("value") for key, value in judged.custom.items()}
-    assert kinds == {"s": "string_value", "i": "int_value", "f": "double_value", "b": "bool_value"}
-    assert judged.trace_context.traceparent == TRACEPARENT
-    assert judged.trace_context.HasField("tracestate")
-    assert judged.scheduled_at.ToDatetime(tzinfo=UTC) == datetime(2026, 6, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

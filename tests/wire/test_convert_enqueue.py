@@ -3,35 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from enum import IntEnum
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sepp.v1 import queue_pb2
 
 from sepp_trio import errors, types
 from sepp_trio.testing.strategies import enqueue_requests
 from sepp_trio.types import EnqueueAck, EnqueueRequest, Payload
-from sepp_trio.wire import DecodeError, decode, encode, records
+from sepp_trio.wire import DecodeError, EncodeError, decode, encode, records
 from sepp_trio.wire.convert import (
     atomic_acks_from_wire,
     batch_results_from_wire,
     decode_atomic,
     decode_results,
     encode_requests,
-    enqueue_request_to_wire,
 )
 from sepp_trio.wire.convert._enqueue import _LONGEST, _MOST, _ids, _names
+from tests.wire.request_records import record_of
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UUID = "0199f3c2-7a1e-7b3c-9d4e-0123456789ab"
 FULL = records.JobRejection(queue_full=records.QueueFull("q", 5))
 
 
 def through_records(requests: list[EnqueueRequest]) -> bytes:
-    return encode(records.EnqueueBatchRequest([*map(enqueue_request_to_wire, requests)]))
+    return encode(records.EnqueueBatchRequest([*map(record_of, requests)]))
+
+
+def judge(requests: list[EnqueueRequest]) -> list[Any]:
+    """What google.protobuf reads in them."""
+    return list(queue_pb2.EnqueueBatchRequest.FromString(encode_requests(requests)).jobs)
 
 
 # ---- Requests ----
+
+
+def test_a_minimal_request_sends_nothing_else() -> None:
+    [judged] = judge([EnqueueRequest("q", "t")])
+    assert judged == queue_pb2.EnqueueRequest(queue="q", job_type="t")
+
+
+def test_every_part_of_a_request_is_sent() -> None:
+    request = EnqueueRequest(
+        "q",
+        "t",
+        Payload(b"x", "e"),
+        idempotency_key="k",
+        priority=types.Priority.P7,
+        max_attempts=4,
+        custom={"s": "", "i": -1, "f": 0.0, "b": True},
+        trace_context=types.TraceContext(TRACEPARENT, ""),
+        scheduled_at=datetime(2026, 6, 1, 9, tzinfo=timezone(timedelta(hours=9))),
+    )
+    [judged] = judge([request])
+    assert (judged.queue, judged.job_type) == ("q", "t")
+    assert (judged.payload.data, judged.payload.encoding) == (b"x", "e")
+    assert (judged.idempotency_key, judged.priority, judged.max_attempts) == ("k", 7, 4)
+    kinds = {key: value.WhichOneof("value") for key, value in judged.custom.items()}
+    assert kinds == {"s": "string_value", "i": "int_value", "f": "double_value", "b": "bool_value"}
+    assert judged.trace_context.traceparent == TRACEPARENT
+    assert judged.trace_context.HasField("tracestate")
+    assert judged.scheduled_at.ToDatetime(tzinfo=UTC) == datetime(2026, 6, 1, tzinfo=UTC)
 
 
 @given(st.lists(enqueue_requests(), max_size=4))
@@ -40,13 +77,37 @@ def test_requests_are_written_as_their_records_are(requests: list[EnqueueRequest
 
 
 @pytest.mark.parametrize("size", [1, 60, 100, 120, 127, 128, 129, 16_000, 16_383, 16_384, 2**21])
-@pytest.mark.parametrize("more", [{}, {"idempotency_key": "k" * 130}, {"priority": 3}])
+@pytest.mark.parametrize(
+    "more", [{}, {"idempotency_key": "k" * 130}, {"priority": 3, "max_attempts": 300}]
+)
 def test_lengths_of_every_width_are_written(size: int, more: dict[str, Any]) -> None:
     requests = [
         EnqueueRequest("q" * (200 if size > 100 else 1), "t", payload, **more)
         for payload in (Payload(b"x" * size, "e"), Payload(b"x", "e" * min(size, 300)), None)
     ]
     assert encode_requests(requests) == through_records(requests)
+
+
+def test_custom_values_of_every_kind_and_width_are_written() -> None:
+    class Level(IntEnum):
+        HIGH = 300
+
+    numbers = [0, 1, -1, 127, 128, 2**31, -(2**31), 2**63 - 1, -(2**63), True, False, Level.HIGH]
+    floats = [0.0, -0.0, 1.5, float("inf"), float("nan"), 5e-324]
+    texts = ["", "x", "é" * 70, "x" * 20_000]
+    custom = {f"key {index}": value for index, value in enumerate([*numbers, *floats, *texts])}
+    requests = [EnqueueRequest("q", "t", custom={**custom, "k" * 200: "v", "é" * 100: 1})]
+    assert encode_requests(requests) == through_records(requests)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("k", object()), ("k", 2**63), ("k", "\udc00"), ("\udc00", 1), (5, "v")]
+)
+def test_a_custom_map_that_was_spoilt_after_its_check_is_refused(key: Any, value: Any) -> None:
+    request = EnqueueRequest("q", "t", custom={"good": 1})
+    request.custom[key] = value  # type: ignore[index]
+    with pytest.raises(EncodeError, match=r"EnqueueRequest\.custom\[.*PrimitiveValue: "):
+        encode_requests([request])
 
 
 def test_no_more_names_are_remembered_than_is_good() -> None:

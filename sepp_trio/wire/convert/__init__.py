@@ -13,7 +13,6 @@ from ._enqueue import decode_results as decode_results
 from ._enqueue import encode_requests as encode_requests
 from ._jobs import MalformedJob as MalformedJob
 from ._jobs import job_from_wire as job_from_wire
-from ._requests import enqueue_request_to_wire as enqueue_request_to_wire
 from ._requests import nack_request_to_wire as nack_request_to_wire
 from ._requests import reserve_options_to_wire as reserve_options_to_wire
 from ._requests import retry_to_wire as retry_to_wire
@@ -29,8 +28,6 @@ from ._time import lease_end_from_wire as lease_end_from_wire
 from ._time import seconds_from_wire as seconds_from_wire
 from ._time import seconds_to_wire as seconds_to_wire
 from ._values import custom_from_wire as custom_from_wire
-from ._values import custom_to_wire as custom_to_wire
 from ._values import payload_from_wire as payload_from_wire
-from ._values import payload_to_wire as payload_to_wire
 from ._values import trace_context_from_wire as trace_context_from_wire
 from ._values import trace_context_to_wire as trace_context_to_wire

@@ -6,73 +6,62 @@ read at once, the rest goes by the records; the tests hold both ways against eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+from struct import Struct
 from typing import TypeVar
 
 from sepp_trio.errors import BatchResultCountMismatchError, BatchValidationError
-from sepp_trio.types import EnqueueAck, EnqueueRequest, JobRejection
+from sepp_trio.types import EnqueueAck, EnqueueRequest, JobRejection, Primitive
 
 from .. import records
 from .._codec import decode, encode
-from .._primitives import varint
-from ._requests import enqueue_request_to_wire
+from .._errors import encode_error
+from .._primitives import SMALL, signed64, varint
 from ._responses import atomic_acks_from_wire, batch_results_from_wire
+from ._time import datetime_to_wire
+from ._values import trace_context_to_wire
 
+K = TypeVar("K", bound=Hashable)
 R = TypeVar("R", bound=EnqueueAck | JobRejection)
 
 _MOST = 4096
 _LONGEST = 256
 
 
-class _Lengths(dict[int, bytes]):
-    """A field's tag and length by the length; those seen are remembered, within bounds."""
+class _Remembered(dict[K, bytes]):
+    """What is written for a key: made when first asked for, remembered within bounds."""
 
-    __slots__ = ("_tag",)
+    __slots__ = ("_make",)
 
-    def __init__(self, tag: bytes) -> None:
-        self._tag = tag
+    def __init__(self, make: Callable[[K], bytes]) -> None:
+        self._make = make
 
-    def __missing__(self, length: int) -> bytes:
-        if len(self) >= _MOST:
-            self.clear()
-        text = self[length] = self._tag + varint(length)
-        return text
-
-
-# Tags of the contract: EnqueueBatchRequest.jobs and Payload.data are both field 1.
-_length_1, _length_3, _length_4 = _Lengths(b"\n"), _Lengths(b"\x1a"), _Lengths(b'"')
-
-
-class _Names(dict[tuple[str, str], bytes]):
-    """Queue and job type as fields of an EnqueueRequest."""
-
-    __slots__ = ()
-
-    def __missing__(self, names: tuple[str, str]) -> bytes:
-        queue, job_type = names
-        text = encode(records.EnqueueRequest(queue=queue, job_type=job_type))
+    def __missing__(self, key: K) -> bytes:
+        text = self._make(key)
         if len(text) <= _LONGEST:
             if len(self) >= _MOST:
                 self.clear()
-            self[names] = text
+            self[key] = text
         return text
 
 
-class _Encodings(dict[str, bytes]):
-    """A payload's encoding as a field of it."""
-
-    __slots__ = ()
-
-    def __missing__(self, encoding: str) -> bytes:
-        text = encode(records.Payload(encoding=encoding))
-        if len(text) <= _LONGEST:
-            if len(self) >= _MOST:
-                self.clear()
-            self[encoding] = text
-        return text
+def _lengths(tag: bytes) -> _Remembered[int]:
+    """A field's tag and its length."""
+    return _Remembered(lambda length: tag + varint(length))
 
 
-_names, _encodings = _Names(), _Encodings()
+def _make_names(names: tuple[str, str]) -> bytes:
+    queue, job_type = names
+    return encode(records.EnqueueRequest(queue=queue, job_type=job_type))
+
+
+# By the number of the field.
+_length_1, _length_2 = _lengths(b"\n"), _lengths(b"\x12")
+_length_3, _length_4 = _lengths(b"\x1a"), _lengths(b'"')
+_length_8 = _lengths(b"B")
+_names = _Remembered(_make_names)
+_encodings = _Remembered[str](lambda encoding: encode(records.Payload(encoding=encoding)))
+_pack_double = Struct("<d").pack
 
 
 def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
@@ -89,7 +78,7 @@ def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
         if request.queue is not queue or request.job_type is not job_type:
             queue, job_type = request.queue, request.job_type
             head = _names[queue, job_type]
-        key = request.idempotency_key
+        rest = b""
         if (
             request.priority is not None
             or request.max_attempts is not None
@@ -98,11 +87,9 @@ def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
             or request.scheduled_at is not None
         ):
             rest = _rest(request)
-        elif key is not None:
-            text = key.encode()
+        elif request.idempotency_key is not None:
+            text = request.idempotency_key.encode()
             rest = _length_4[len(text)] + text
-        else:
-            rest = b""
         size = len(head) + len(rest)
         payload = request.payload
         if payload is None:
@@ -121,11 +108,46 @@ def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
 
 
 def _rest(request: EnqueueRequest) -> bytes:
-    """The fields behind the payload."""
-    record = enqueue_request_to_wire(request)
-    record.queue = record.job_type = ""
-    record.payload = None
-    return encode(record)
+    """The fields behind the payload, in their order."""
+    parts: list[bytes] = []
+    if request.idempotency_key is not None:
+        text = request.idempotency_key.encode()
+        parts += (_length_4[len(text)], text)
+    if request.priority is not None:
+        parts += (b"(", SMALL[request.priority])
+    if request.max_attempts is not None:
+        parts += (b"0", varint(request.max_attempts))
+    if request.trace_context is not None:
+        context = trace_context_to_wire(request.trace_context)
+        parts.append(encode(records.EnqueueRequest(trace_context=context)))
+    for key, value in request.custom.items():
+        # The map may have been changed since it was checked.
+        try:
+            text = key.encode()
+            held = _primitive(value)
+        except Exception as error:
+            raise encode_error(
+                "EnqueueRequest", f"custom[{key!r}], a PrimitiveValue", error
+            ) from None
+        size = len(text) + len(held) + len(_length_1[len(text)]) + len(_length_2[len(held)])
+        parts += (_length_8[size], _length_1[len(text)], text, _length_2[len(held)], held)
+    if request.scheduled_at is not None:
+        time = datetime_to_wire(request.scheduled_at)
+        parts.append(encode(records.EnqueueRequest(scheduled_at=time)))
+    return b"".join(parts)
+
+
+def _primitive(value: Primitive) -> bytes:
+    """The PrimitiveValue of a custom map's value."""
+    if isinstance(value, str):
+        text = value.encode()
+        return _length_1[len(text)] + text
+    # A bool is an int to Python, not to the contract.
+    if isinstance(value, bool):
+        return b"\x20\x01" if value else b"\x20\x00"
+    if isinstance(value, int):
+        return b"\x18" + signed64(value)
+    return b"\x11" + _pack_double(value)
 
 
 def decode_results(data: bytes) -> list[EnqueueAck | JobRejection]:

@@ -1,29 +1,11 @@
-"""What a client sends."""
+"""What a client sends beside jobs."""
 
 from __future__ import annotations
 
-from sepp_trio.types import EnqueueRequest, ReserveOptions, RetryDirective
+from sepp_trio.types import ReserveOptions, RetryDirective
 
 from .. import records
-from ._time import datetime_to_wire, seconds_to_wire
-from ._values import custom_to_wire, payload_to_wire, trace_context_to_wire
-
-
-def enqueue_request_to_wire(request: EnqueueRequest) -> records.EnqueueRequest:
-    """The record of a request; a time before 1970 is sent as it is."""
-    return records.EnqueueRequest(
-        queue=request.queue,
-        job_type=request.job_type,
-        payload=payload_to_wire(request.payload),
-        idempotency_key=request.idempotency_key,
-        priority=request.priority,
-        max_attempts=request.max_attempts,
-        trace_context=trace_context_to_wire(request.trace_context),
-        custom=custom_to_wire(request.custom) if request.custom else {},
-        scheduled_at=(
-            None if request.scheduled_at is None else datetime_to_wire(request.scheduled_at)
-        ),
-    )
+from ._time import seconds_to_wire
 
 
 def reserve_options_to_wire(options: ReserveOptions) -> records.ReserveRequest:

@@ -27,11 +27,6 @@ def payload_from_wire(payload: records.Payload | None) -> Payload | None:
         raise DecodeError(str(error)) from None
 
 
-def payload_to_wire(payload: Payload | None) -> records.Payload | None:
-    """The record of a payload."""
-    return None if payload is None else records.Payload(payload.data, payload.encoding)
-
-
 def custom_from_wire(custom: Mapping[str, records.PrimitiveValue]) -> dict[str, Primitive]:
     """The custom map with plain values.
 
@@ -53,22 +48,6 @@ def _primitive(key: str, value: records.PrimitiveValue) -> Primitive:
     raise DecodeError(f"custom[{key!r}] has no value")
 
 
-def custom_to_wire(custom: Mapping[str, Primitive]) -> dict[str, records.PrimitiveValue]:
-    """The records of a custom map."""
-    return {key: _primitive_value(value) for key, value in custom.items()}
-
-
-def _primitive_value(value: Primitive) -> records.PrimitiveValue:
-    # A bool is an int to Python, not to the contract.
-    if isinstance(value, bool):
-        return records.PrimitiveValue(bool_value=value)
-    if isinstance(value, int):
-        return records.PrimitiveValue(int_value=value)
-    if isinstance(value, float):
-        return records.PrimitiveValue(double_value=value)
-    return records.PrimitiveValue(string_value=value)
-
-
 def trace_context_from_wire(context: records.TraceContext | None) -> TraceContext | None:
     """A trace context; None for one that breaks W3C's form: it must not cost the job."""
     if context is None:
@@ -79,8 +58,6 @@ def trace_context_from_wire(context: records.TraceContext | None) -> TraceContex
         return None
 
 
-def trace_context_to_wire(context: TraceContext | None) -> records.TraceContext | None:
+def trace_context_to_wire(context: TraceContext) -> records.TraceContext:
     """The record of a trace context."""
-    if context is None:
-        return None
     return records.TraceContext(context.traceparent, context.tracestate)
