@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
 from hypothesis.errors import InvalidArgument
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.vendor.pretty import pretty
 
 from sepp_trio import BrokerConfig, EnqueueRequest, HandlerError, JobCtx, LimitsConfig, Payload
 from sepp_trio.testing import Jobs, LoseReply
 from sepp_trio.testing.stateful import HandlerMachine, _loop
+from sepp_trio.testing.stateful._requests import Request
 from sepp_trio.testing.strategies import payloads
 from sepp_trio.worker import Handler
 
@@ -339,6 +341,22 @@ def test_a_story_can_be_played_by_hand() -> None:
         assert state.now >= 90
 
     play(ChargesAtEachDelivery(), story)
+
+
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [
+        (None, ""),
+        (Payload.json({"order": 1}), ", Payload.json({'order': 1})"),
+        (Payload(b"[ ]", "json"), ", Payload(data=b'[ ]', encoding='json')"),
+        (Payload(b"[", "json"), ", Payload(data=b'[', encoding='json')"),
+        (Payload(b"1", "text"), ", Payload(data=b'1', encoding='text')"),
+    ],
+)
+def test_requests_are_printed_as_they_would_be_written(payload: Payload | None, shown: str) -> None:
+    request = Request("jobs", "look", payload)
+    assert pretty(request) == repr(request) == f"EnqueueRequest('jobs', 'look'{shown})"
+    assert repr(Request("jobs", "look", idempotency_key="a")).endswith(", idempotency_key='a')")
 
 
 # ---- Rules of one's own ----

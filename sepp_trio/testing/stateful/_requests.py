@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ class Request(EnqueueRequest):
 
 
 def _shown(payload: Payload) -> str:
-    if payload.encoding == "json":
+    with suppress(ValueError):
         value = payload.decode_json()
         if Payload.json(value) == payload:
             return f"Payload.json({value!r})"
