@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._faults import check_rpc
 from ._proxied import ProxiedCall
 
 
@@ -17,7 +18,12 @@ class CallLog:
         self._calls: list[ProxiedCall] = []
 
     def of(self, rpc: str) -> tuple[ProxiedCall, ...]:
-        """The calls of a kind so far: ``"Reserve"``, ``"Ack"``, ``"Nack"``, ``"Extend"``, …"""
+        """The calls of a kind so far: ``"Reserve"``, ``"Ack"``, ``"Nack"``, ``"Extend"``, …
+
+        Raises:
+            ValueError: there is no such call.
+        """
+        check_rpc(rpc)
         return tuple(call for call in self._calls if call.rpc == rpc)
 
     def times(self, rpc: str) -> tuple[float, ...]:

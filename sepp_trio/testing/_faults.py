@@ -14,6 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from grpclib.const import Status
 
+from ..types import _checks
+from ..wire import rpcs
+
 
 class _Readable:
     """A ``repr`` that leaves out what is as usual, and can be pasted into a test."""
@@ -32,11 +35,41 @@ class _Readable:
         printer.text(repr(self))  # Hypothesis and IPython would print all fields
 
 
+def check_rpc(rpc: str) -> None:
+    """Refuse a call that nobody makes: its fault would never happen, and its test pass for ever."""
+    if rpc not in rpcs():
+        raise ValueError(f"rpc must be one of {', '.join(rpcs())}, not {rpc!r}")
+
+
+class _OfCalls(_Readable):
+    rpc: str
+    nth: int
+    times: int | None
+
+    def __post_init__(self) -> None:
+        check_rpc(self.rpc)
+        _checks.integer(self.nth, "nth", 1)
+        if self.times is not None:
+            _checks.integer(self.times, "times", 1)
+
+
+class _Timed(_Readable):
+    at: float
+
+    def __post_init__(self) -> None:
+        _keep_seconds(self, "at")
+
+
+def _keep_seconds(fault: object, field: str) -> None:
+    value = _checks.seconds(getattr(fault, field), field, zero=True)
+    object.__setattr__(fault, field, value)
+
+
 # ---- Faults of calls: the ``nth`` of a kind, or ``times`` so many from it on (None: all) ----
 
 
 @dataclass(frozen=True, repr=False)
-class Fail(_Readable):
+class Fail(_OfCalls):
     """The ``nth`` call of a kind ends with this status; the server never sees it."""
 
     rpc: str
@@ -46,7 +79,7 @@ class Fail(_Readable):
 
 
 @dataclass(frozen=True, repr=False)
-class Delay(_Readable):
+class Delay(_OfCalls):
     """The ``nth`` call of a kind is held up: its request, its reply, or both; seconds."""
 
     rpc: str
@@ -55,9 +88,14 @@ class Delay(_Readable):
     reply: float = 0.0
     times: int | None = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _keep_seconds(self, "request")
+        _keep_seconds(self, "reply")
+
 
 @dataclass(frozen=True, repr=False)
-class LoseReply(_Readable):
+class LoseReply(_OfCalls):
     """The server applies the ``nth`` call of a kind, and its reply is lost: the connection goes
     down with it, or (``silent``) it just never comes."""
 
@@ -68,7 +106,7 @@ class LoseReply(_Readable):
 
 
 @dataclass(frozen=True, repr=False)
-class Answer(_Readable):
+class Answer(_OfCalls):
     """The ``nth`` call of a kind is answered with this message, whatever it may say: bytes, as
     on the wire. The server never sees it."""
 
@@ -82,23 +120,27 @@ class Answer(_Readable):
 
 
 @dataclass(frozen=True, repr=False)
-class DropConnection(_Readable):
+class DropConnection(_Timed):
     """All connections of the client break."""
 
     at: float
 
 
 @dataclass(frozen=True, repr=False)
-class BlackHole(_Readable):
+class BlackHole(_Timed):
     """For so many seconds no byte passes, in either direction, though nothing is closed: bytes
     wait, and new connections hang."""
 
     at: float
     seconds: float
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _keep_seconds(self, "seconds")
+
 
 @dataclass(frozen=True, repr=False)
-class LoseLease(_Readable):
+class LoseLease(_Timed):
     """A lease that the client holds is ended behind its back: it runs out at once, or somebody
     else acks the job. ``pick`` says which one, counted by age and around."""
 
@@ -106,9 +148,14 @@ class LoseLease(_Readable):
     by: Literal["expiry", "ack"] = "expiry"
     pick: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.by not in ("expiry", "ack"):
+            raise ValueError(f"by must be 'expiry' or 'ack', not {self.by!r}")
+
 
 @dataclass(frozen=True, repr=False)
-class RestartServer(_Readable):
+class RestartServer(_Timed):
     """The server stops, with a goodbye (``drain``) or without, and is back ``down`` seconds
     later with what it had stored."""
 
@@ -116,9 +163,13 @@ class RestartServer(_Readable):
     down: float = 1.0
     drain: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _keep_seconds(self, "down")
+
 
 @dataclass(frozen=True, repr=False)
-class JumpServerClock(_Readable):
+class JumpServerClock(_Timed):
     """Somebody sets the server's clock, this many seconds ahead (or back, if negative)."""
 
     at: float
@@ -135,6 +186,14 @@ class FaultPlan:
     """Faults to come, in any order; of two for the same call the first counts."""
 
     faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.faults, (tuple, list)):
+            raise TypeError(f"faults must be a tuple of faults, not {type(self.faults).__name__}")
+        for fault in self.faults:
+            if not isinstance(fault, Fault):
+                raise TypeError(f"faults must be a tuple of faults, but one is {fault!r}")
+        object.__setattr__(self, "faults", tuple(self.faults))
 
     def __repr__(self) -> str:
         lines = "".join(f"\n    {fault!r}," for fault in self.faults)

@@ -109,6 +109,9 @@ async def run_handler(
     """
     request = _request(payload, job)
     integer(attempt, "attempt", 1)
+    _check_kind(faults, "faults", FaultPlan)
+    _check_kind(config, "config", BrokerConfig)
+    _check_kind(broker, "broker", RecordingBroker)
     is_async = check_handler(handler)
     is_virtual = hasattr(trio.lowlevel.current_clock(), "autojump_threshold")
     default_limit = _VIRTUAL_LIMIT if is_async and is_virtual else _REAL_LIMIT
@@ -132,6 +135,11 @@ async def run_handler(
                 )
                 await observed.run_on(worker, within)
                 return observed.outcome(() if proxy is None else tuple(proxy.happened))
+
+
+def _check_kind(value: object, field: str, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{field} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def _request(payload: Payload | None, job: JobFields) -> EnqueueRequest:

@@ -148,6 +148,11 @@ async def reserve_raw(world: World) -> records.ReserveResponse:
     return response
 
 
+def test_the_log_knows_which_calls_there_are() -> None:
+    with pytest.raises(ValueError, match=r"rpc must be one of .*, not 'ack'"):
+        CallLog().of("ack")
+
+
 async def test_the_log_tells_what_was_asked_when_and_how_it_ended() -> None:
     log = CallLog()
     plan = FaultPlan((Delay("Reserve", 2, reply=5.0), LoseReply("Ack", silent=True)))

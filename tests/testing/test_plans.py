@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
 from grpclib.const import Status
 
@@ -73,3 +76,31 @@ def test_random_plans_have_every_kind_of_fault() -> None:
     }  # fmt: skip
     steady = random_server_plan(3, seconds=2000, every=20, jumps=False)
     assert {type(fault) for fault in steady.faults} == {RestartServer}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Fail("ack"), ValueError, "rpc must be one of .*Ack, Nack.*, not 'ack'"),
+        (lambda: LoseReply("Ack", nth=0), ValueError, "nth must be between 1 and .*, not 0"),
+        (lambda: Fail("Ack", times=0), ValueError, "times must be between 1 and .*, not 0"),
+        (lambda: Delay("Ack", request=-1), ValueError, "request must be at least 0 s, not -1"),
+        (lambda: Delay("Ack", reply="1"), TypeError, "reply must be seconds"),
+        (lambda: DropConnection(-1), ValueError, "at must be at least 0 s, not -1"),
+        (lambda: DropConnection("1"), TypeError, "at must be seconds or a timedelta, not str"),
+        (lambda: BlackHole(0, -1), ValueError, "seconds must be at least 0 s, not -1"),
+        (lambda: RestartServer(0, -1), ValueError, "down must be at least 0 s, not -1"),
+        (lambda: LoseLease(0, by="theft"), ValueError, "by must be 'expiry' or 'ack', not 'theft'"),
+        (lambda: FaultPlan(Fail("Ack")), TypeError, "faults must be a tuple of faults, not Fail"),
+        (lambda: FaultPlan(("Ack",)), TypeError, "faults must be a tuple of faults, but one is 'A"),
+    ],
+)
+def test_a_fault_that_can_never_happen_is_refused(
+    make: Callable[[], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_plan_of_a_list_is_a_value_as_well() -> None:
+    assert FaultPlan([DropConnection(timedelta(minutes=1))]) == FaultPlan((DropConnection(60),))  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ from sepp_trio.testing import (
     DeadLettered,
     DropConnection,
     Extend,
+    Fail,
     FaultPlan,
     LeaseLost,
     LoseLease,
@@ -194,6 +195,8 @@ async def test_all_fields_of_a_job_arrive() -> None:
             "server must be given",
         ),
         ({"config": BrokerConfig(), "broker": 1}, ValueError, "give one of the two"),
+        ({"faults": [Fail("Ack")]}, TypeError, "faults must be a FaultPlan, not list"),
+        ({"config": {}}, TypeError, "config must be a BrokerConfig, not dict"),
     ],
     ids=str,
 )

@@ -280,6 +280,7 @@ async def test_a_handler_that_takes_another_way_each_time_is_told_so(ends_early:
     ("options", "error", "match"),
     [
         ({"by": "fire"}, ValueError, "by must be one or several of"),
+        ({"by": None}, ValueError, "by must be one or several of .*, not None"),
         ({"by": ()}, ValueError, "by must be"),
         ({"cancels": 0}, ValueError, "cancels"),
         ({"max_histories": 0}, ValueError, "max_histories"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Unpack, get_args
 
@@ -110,8 +110,9 @@ async def cancellation_sweep(
             raise
 
 
-def _causes(by: Cause | Sequence[Cause]) -> tuple[Cause, ...]:
-    causes: tuple[Any, ...] = (by,) if isinstance(by, str) else tuple(by)
+def _causes(by: Any) -> tuple[Cause, ...]:
+    several = isinstance(by, Iterable) and not isinstance(by, str)
+    causes: tuple[Any, ...] = tuple(by) if several else (by,)
     known = get_args(Cause)
     if not causes or any(cause not in known for cause in causes):
         raise ValueError(f"by must be one or several of {', '.join(map(repr, known))}, not {by!r}")
