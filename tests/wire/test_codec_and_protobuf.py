@@ -65,7 +65,7 @@ def assert_same(name: str, one: bytes, other: bytes) -> None:
 
 
 @each_message
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 4)  # of each of forty messages
 @given(st.data())
 def test_any_bytes_are_judged_alike(name: str, data: st.DataObject) -> None:
     raw = message_of(name, data.draw(values_of(name))).SerializeToString()
