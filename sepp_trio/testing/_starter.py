@@ -55,6 +55,9 @@ class WorkerStarter:
 
         A checkpoint.
         """
+        if not isinstance(handlers, Mapping):
+            kind = type(handlers).__name__
+            raise TypeError(f"handlers must be a mapping of job types to handlers, not {kind}")
         names = [queues] if isinstance(queues, str) else queues
         worker = Worker(self._client, names, lease_duration, **options)
         for job_type, handler in handlers.items():

@@ -238,3 +238,16 @@ def test_it_can_be_turned_off(pytester: pytest.Pytester) -> None:
     )
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'sepp_broker' not found"])
+
+
+def test_handlers_without_job_types_are_refused(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+async def test_a_list_of_handlers(sepp_worker):
+    with pytest.raises(TypeError, match="handlers must be a mapping of .*, not list"):
+        await sepp_worker("emails", [lambda payload, ctx: None])
+""",
+        ini="trio_mode = true",
+    )
+    result.assert_outcomes(passed=1)
