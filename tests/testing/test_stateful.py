@@ -307,10 +307,10 @@ def test_a_failing_story_is_kept_in_the_database() -> None:
             super().teardown()
 
     database = InMemoryExampleDatabase()
-    failure_of(Played, database=database)
+    failure_of(Played, database=database, stateful_step_count=4)
     assert len(played) > 10
     played.clear()
-    only = settings(QUICK, database=database, phases=[Phase.reuse])
+    only = settings(QUICK, database=database, phases=[Phase.reuse], stateful_step_count=4)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Played, settings=only)
     assert 1 in played
