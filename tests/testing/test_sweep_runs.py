@@ -289,11 +289,23 @@ async def test_a_handler_that_takes_another_way_each_time_is_told_so(ends_early:
         ({"limit": 0}, ValueError, "limit"),
         ({"queues": "q"}, TypeError, "no argument 'queues'"),
         ({"payload": "text"}, TypeError, "payload must be a Payload"),
+        ({"invariant": 3}, TypeError, "invariant must be a function, not int"),
+        ({"setup": []}, TypeError, "setup must be a function, not list"),
     ],
 )
 async def test_wrong_arguments_are_refused(options: Any, error: Any, match: str) -> None:
     with pytest.raises(error, match=match):
         await cancellation_sweep(three_waits, **options)
+
+
+async def _says_no(run: SweepRun) -> Any:
+    return False
+
+
+@pytest.mark.parametrize("invariant", [lambda run: False, _says_no])
+async def test_an_invariant_that_returns_false_does_not_hold(invariant: Any) -> None:
+    with pytest.raises(SweepFailure, match="after delivery 1: AssertionError: it returned False"):
+        await cancellation_sweep(three_waits, invariant=invariant)
 
 
 async def test_a_handler_that_is_none_is_refused() -> None:

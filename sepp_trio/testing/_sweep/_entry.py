@@ -86,6 +86,9 @@ async def cancellation_sweep(
     worker that is cancelled.
     """
     causes = _causes(by)
+    for function, field in ((invariant, "invariant"), (setup, "setup")):
+        if function is not None and not callable(function):
+            raise TypeError(f"{field} must be a function, not {type(function).__name__}")
     integer(cancels, "cancels", 1)
     integer(max_histories, "max_histories", 1)
     within = None if limit is None else seconds(limit, "limit")

@@ -255,7 +255,9 @@ class Sweep:
             result = self._invariant(run)
             if inspect.isawaitable(result):
                 self._stage.one_by_one = True  # for it may take its time
-                await result
+                result = await result
+            if result is False:  # else a forgotten assert would pass for ever
+                raise AssertionError("it returned False (it is meant to assert)")
         except Exception as error:
             raise SweepFailure(
                 f"the invariant does not hold after delivery {run.attempt}:"
