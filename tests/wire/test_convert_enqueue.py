@@ -76,6 +76,22 @@ def test_requests_are_written_as_their_records_are(requests: list[EnqueueRequest
     assert encode_requests(requests) == through_records(requests)
 
 
+alike = st.builds(
+    EnqueueRequest,
+    queue=st.sampled_from(["a", "b"]),
+    job_type=st.sampled_from(["a", "bb"]),
+    payload=st.none()
+    | st.builds(Payload, st.sampled_from([b"1", b"2", b"22"]), st.sampled_from(["e", "f", "gg"])),
+    idempotency_key=st.sampled_from([None, "k", "l", "kk"]),
+    max_attempts=st.sampled_from([None, None, 1, 300]),
+)
+
+
+@given(st.lists(alike, max_size=8))
+def test_nothing_of_the_job_before_is_left(requests: list[EnqueueRequest]) -> None:
+    assert encode_requests(requests) == through_records(requests)
+
+
 @pytest.mark.parametrize("size", [1, 60, 100, 120, 127, 128, 129, 16_000, 16_383, 16_384, 2**21])
 @pytest.mark.parametrize(
     "more", [{}, {"idempotency_key": "k" * 130}, {"priority": 3, "max_attempts": 300}]

@@ -72,12 +72,14 @@ def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
     """
     parts: list[bytes] = []
     queue = job_type = label = None
-    head = encoding = b""
+    head = encoding = job_length = length = data_length = b""
+    data_size = rest_size = -1
     for request in requests:
-        # Mostly those of the job before.
+        # Names, label and sizes are mostly those of the job before.
         if request.queue is not queue or request.job_type is not job_type:
             queue, job_type = request.queue, request.job_type
             head = _names[queue, job_type]
+            data_size = -1
         rest = b""
         if (
             request.priority is not None
@@ -90,20 +92,22 @@ def encode_requests(requests: Iterable[EnqueueRequest]) -> bytes:
         elif request.idempotency_key is not None:
             text = request.idempotency_key.encode()
             rest = _length_4[len(text)] + text
-        size = len(head) + len(rest)
         payload = request.payload
         if payload is None:
-            parts += (_length_1[size], head, rest)
-        else:
-            data = payload.data
-            if payload.encoding is not label:
-                label = payload.encoding
-                encoding = _encodings[label]
-            data_length = _length_1[len(data)]
-            payload_size = len(data_length) + len(data) + len(encoding)
-            length = _length_3[payload_size]
-            size += len(length) + payload_size
-            parts += (_length_1[size], head, length, data_length, data, encoding, rest)
+            parts += (_length_1[len(head) + len(rest)], head, rest)
+            continue
+        data = payload.data
+        if payload.encoding is not label:
+            label = payload.encoding
+            encoding = _encodings[label]
+            data_size = -1
+        if len(data) != data_size or len(rest) != rest_size:
+            data_size, rest_size = len(data), len(rest)
+            data_length = _length_1[data_size]
+            size = len(data_length) + data_size + len(encoding)
+            length = _length_3[size]
+            job_length = _length_1[size + len(head) + len(length) + rest_size]
+        parts += (job_length, head, length, data_length, data, encoding, rest)
     return b"".join(parts)
 
 
