@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 import trio
 
-from sepp_trio import EnqueueRequest, HandlerError, JobCtx, Payload, TraceContext, open_client
+from sepp_trio import (
+    EnqueueRequest,
+    HandlerError,
+    JobCtx,
+    Payload,
+    TraceContext,
+    open_client,
+    wire,
+)
 from sepp_trio.testing import Acked, Recorder, Retried, open_fragile_server, run_handler
+from sepp_trio.transport import Method
 from sepp_trio.wire import records
 from tests.worker.bench import Bench
 from tests.worker.helpers import running, worker_on
@@ -103,9 +112,9 @@ async def test_what_cannot_be_read_of_trace_and_schedule_is_none(bench: Bench) -
         scheduled_at=(-(2**62), 0),
         trace_context=records.TraceContext("no trace"),
     )
-    await bench.client._channel.unary(
-        bench.client._methods.enqueue_atomic, records.EnqueueBatchRequest([job]), timeout=1
-    )
+    route = bench.client._methods.enqueue_batch.route
+    careless = Method(route, wire.encode, wire.decoder_of(records.EnqueueBatchResponse))
+    await bench.client._channel.unary(careless, records.EnqueueBatchRequest([job]), timeout=1)
     async with bench.running(handler):
         await bench.settled()
     assert seen == [None, None]
