@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import time
 from typing import Any, get_args
 
 import pytest
@@ -92,9 +93,9 @@ async def test_payload_and_fields_reach_the_handler() -> None:
     assert seen == {(b'"hello"', "emails", "welcome", 7, 1), 11}
 
 
-async def test_the_last_attempt_makes_a_dead_letter_and_that_is_a_failure() -> None:
-    failure = await failure_of(three_waits, max_attempts=1)
-    assert "given up after 1 deliveries" in failure.problem
+async def test_attempts_that_are_not_given_are_enough() -> None:
+    report = await cancellation_sweep(three_waits, cancels=3, max_attempts=None)
+    assert report.deliveries > 3
 
 
 async def test_setup_and_invariant_may_be_async_and_take_their_time(world: World) -> None:
@@ -287,7 +288,15 @@ async def test_a_handler_that_takes_another_way_each_time_is_told_so(ends_early:
         ({"lease_duration": -1}, ValueError, "lease_duration"),
         ({"handler_timeout": 0}, ValueError, "handler_timeout"),
         ({"limit": 0}, ValueError, "limit"),
-        ({"queues": "q"}, TypeError, "no argument 'queues'"),
+        ({"queues": "q"}, TypeError, r"no argument 'queues' \(did you mean queue\?\)"),
+        ({"invarient": print}, TypeError, r"no argument 'invarient' \(did you mean invariant\?\)"),
+        ({"config": {}}, TypeError, "config must be a BrokerConfig, not dict"),
+        ({"max_attempts": 1}, ValueError, r"max_attempts \(1\) must be more than cancels \(1\)"),
+        (
+            {"max_attempts": 2, "cancels": 5},
+            ValueError,
+            r"max_attempts \(2\) must be more than cancels \(5\)",
+        ),
         ({"payload": "text"}, TypeError, "payload must be a Payload"),
         ({"invariant": 3}, TypeError, "invariant must be a function, not int"),
         ({"setup": []}, TypeError, "setup must be a function, not list"),
@@ -449,6 +458,20 @@ async def test_a_limit_for_deliveries_that_nobody_cancels() -> None:
         assert failure.line is not None
         assert failure.line.number == line_of(handler)
     await cancellation_sweep(handler, auto_extend=True, lease_duration=300, limit=5000)
+
+
+def test_a_thread_over_the_limit_is_waited_for_and_told_of() -> None:
+    def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        time.sleep(2.5)  # here
+
+    async def main() -> None:
+        async with assert_no_leaks():
+            failure = await failure_of(handler, limit=0.1)
+        assert failure.problem == "the handler does not end, and nobody cancels it"
+        assert failure.line is not None
+        assert failure.line.number == line_of(handler)
+
+    trio.run(main)
 
 
 async def test_a_sweep_that_cannot_look_into_trio_says_so(

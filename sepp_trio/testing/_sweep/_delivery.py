@@ -14,6 +14,7 @@ from sepp_trio.worker import JobCtx
 from sepp_trio.worker.registry import Entry, Registry, check_handler
 
 from .._stuck import break_shields
+from .._threads import waits_for_thread
 from ._aftermath import Aftermath, Fault
 from ._lines import OwnCode, Place
 from ._order import SteadyOrder
@@ -196,18 +197,20 @@ class Delivery:
         self._install(self.aftermath)
         return self.aftermath
 
-    def force(self) -> None:
-        """End a handler that does not end: by a cancel, then without its shields, then by
-        force."""
+    def force(self, fault: Fault) -> None:
+        """End a handler that does not end, which is its fault: by a cancel, then without its
+        shields, then by force. A thread is waited for: nothing can end it."""
         assert self._tree is not None
         assert self._ctx is not None
         lease = self._ctx._lease
         assert lease.scope is not None
         if self.aftermath is None:
             lease.cancel(_GIVES_UP)
-            self._watch_cancel(_GIVES_UP)
-        elif not break_shields(self._tree.root, lease.scope):
-            self.aftermath.gives_up = True
+            self._watch_cancel(_GIVES_UP).add_fault(*fault)
+            return
+        self.aftermath.add_fault(*fault)
+        if not break_shields(self._tree.root, lease.scope):
+            self.aftermath.gives_up = not any(map(waits_for_thread, self._tree.alive))
 
     def stuck_at(self) -> Place:
         """Where the handler stands: the last task that it waits for."""

@@ -224,7 +224,7 @@ class Sweep:
             )
         history = [*told, _told(delivery, "not over")]
         for _ in range(_FORCES):
-            delivery.force()
+            delivery.force(fault)
             with trio.move_on_after(_MERCY):
                 await delivery.over.wait()
                 break
