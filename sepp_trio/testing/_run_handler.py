@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, Final, NamedTuple, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import trio
 
@@ -18,10 +17,8 @@ from sepp_trio.types import (
     Duration,
     EnqueueRequest,
     Payload,
-    Primitive,
     ReserveOptions,
     RetryDirective,
-    TraceContext,
 )
 from sepp_trio.types._checks import integer, seconds
 from sepp_trio.worker import Handler, Worker
@@ -29,6 +26,7 @@ from sepp_trio.worker.registry import check_handler
 
 from ._faults import FaultPlan
 from ._hosted import hosted
+from ._job_fields import JobFields, check_job_fields, check_kind
 from ._observed import ObservedHandler
 from ._outcomes import Outcome
 from ._proxy import FaultProxy, ServerControls, open_fault_proxy
@@ -43,19 +41,6 @@ _REAL_LIMIT: Final = 60.0
 _EARLIER_LEASE: Final = 30.0
 _NO_KEEPALIVE: Final = 10.0**9
 """Seconds; without faults no connection dies, and days of signs of life would take real time."""
-
-
-class JobFields(TypedDict, total=False):
-    """The fields of ``EnqueueRequest`` besides the payload."""
-
-    queue: str
-    job_type: str
-    idempotency_key: str | None
-    priority: int | None
-    max_attempts: int | None
-    custom: Mapping[str, Primitive]
-    trace_context: TraceContext | None
-    scheduled_at: datetime | None
 
 
 async def run_handler(
@@ -109,9 +94,9 @@ async def run_handler(
     """
     request = _request(payload, job)
     integer(attempt, "attempt", 1)
-    _check_kind(faults, "faults", FaultPlan)
-    _check_kind(config, "config", BrokerConfig)
-    _check_kind(broker, "broker", RecordingBroker)
+    check_kind(faults, "faults", FaultPlan)
+    check_kind(config, "config", BrokerConfig)
+    check_kind(broker, "broker", RecordingBroker)
     is_async = check_handler(handler)
     is_virtual = hasattr(trio.lowlevel.current_clock(), "autojump_threshold")
     default_limit = _VIRTUAL_LIMIT if is_async and is_virtual else _REAL_LIMIT
@@ -137,18 +122,8 @@ async def run_handler(
                 return observed.outcome(() if proxy is None else tuple(proxy.happened))
 
 
-def _check_kind(value: object, field: str, kind: type) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{field} must be a {kind.__name__}, not {type(value).__name__}")
-
-
 def _request(payload: Payload | None, job: JobFields) -> EnqueueRequest:
-    unknown = job.keys() - JobFields.__annotations__.keys()
-    if unknown:
-        raise TypeError(
-            f"run_handler has no argument {min(unknown)!r}, and EnqueueRequest has no such field;"
-            f" its fields are {', '.join(sorted(JobFields.__annotations__))}"
-        )
+    check_job_fields(run_handler, job)
     fields: dict[str, Any] = {"queue": "test", "job_type": "test", **job}
     return EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)
 

@@ -172,7 +172,13 @@ async def test_all_fields_of_a_job_arrive() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"prio": 3}, TypeError, "no argument 'prio'.*its fields are custom, idempotency_key"),
+        ({"prio": 3}, TypeError, r"no argument 'prio' \(did you mean priority\?\), and"),
+        ({"lease": 30}, TypeError, r"no argument 'lease' \(did you mean lease_duration\?\)"),
+        (
+            {"xyz": 1},
+            TypeError,
+            "'xyz', and .* arguments are handler, payload, attempt.* of EnqueueRequest custom, ",
+        ),
         ({"priority": 10}, ValueError, "priority must be between 0 and 9, not 10"),
         ({"queue": "a/b"}, ValueError, "queue must not"),
         ({"job_type": 3}, TypeError, "job_type must be a string"),

@@ -11,7 +11,7 @@ from sepp_trio.types import Duration, EnqueueRequest, Payload
 from sepp_trio.types._checks import integer, seconds
 from sepp_trio.worker import Handler
 
-from .._run_handler import JobFields
+from .._job_fields import JobFields, check_job_fields, check_kind
 from ._delivery import Swept
 from ._loop import Invariant, Setup, Sweep
 from ._report import Cause, SweepFailure, SweepReport
@@ -92,6 +92,7 @@ async def cancellation_sweep(
     integer(cancels, "cancels", 1)
     integer(max_histories, "max_histories", 1)
     within = None if limit is None else seconds(limit, "limit")
+    check_kind(config, "config", BrokerConfig)
     request = _request(payload, job, cancels)
     swept = Swept(handler)
     async with open_stage(
@@ -123,18 +124,16 @@ def _causes(by: Any) -> tuple[Cause, ...]:
 
 
 def _request(payload: Payload | None, job: JobFields, cancels: int) -> EnqueueRequest:
-    unknown = job.keys() - JobFields.__annotations__.keys()
-    if unknown:
-        raise TypeError(
-            f"cancellation_sweep has no argument {min(unknown)!r}, and EnqueueRequest has no such"
-            f" field; its fields are {', '.join(sorted(JobFields.__annotations__))}"
-        )
-    fields: dict[str, Any] = {
-        "queue": "test",
-        "job_type": "test",
-        "max_attempts": cancels + _MORE_ATTEMPTS,
-        **job,
-    }
+    check_job_fields(cancellation_sweep, job)
+    fields: dict[str, Any] = {"queue": "test", "job_type": "test", **job}
+    if fields.get("max_attempts") is None:
+        fields["max_attempts"] = cancels + _MORE_ATTEMPTS
     request = EnqueueRequest(fields.pop("queue"), fields.pop("job_type"), payload, **fields)
+    assert request.max_attempts is not None
+    if request.max_attempts <= cancels:
+        raise ValueError(
+            f"max_attempts ({request.max_attempts}) must be more than cancels ({cancels}):"
+            " each cancelled delivery takes one, and the job is to be done in the end"
+        )
     # Every history has a job of its own.
     return replace(request, idempotency_key=None)
