@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -11,7 +13,8 @@ import trio
 from sepp_trio.broker._changes import Change
 from sepp_trio.broker._clock import BrokerClock
 from sepp_trio.broker.store import Store
-from sepp_trio.types import DeadLetterCause
+from sepp_trio.types import DeadLetterCause, Duration
+from sepp_trio.types._checks import seconds, text
 from sepp_trio.wire import convert, custom_of, decoder_of, records
 
 from ._history import JobEvent, JobHistory, Jobs, JobState
@@ -111,6 +114,10 @@ class Recorder:
 
     def jobs(self, queue: str | None = None, *, job_type: str | None = None) -> Jobs:
         """All jobs so far, or those of a queue or type, as they are now."""
+        if queue is not None:
+            text(queue, "queue")
+        if job_type is not None:
+            text(job_type, "job_type")
         return Jobs(
             record.history()
             for record in self._records.values()
@@ -124,27 +131,58 @@ class Recorder:
         Raises:
             KeyError: there was none.
         """
-        return self._records[uuid.UUID(job_id).bytes].history()
+        text(job_id, "job_id")
+        with suppress(ValueError, KeyError):
+            return self._records[uuid.UUID(job_id).bytes].history()
+        raise KeyError(f"there is no job {job_id}")
 
-    async def settled(self, queue: str | None = None) -> None:
-        """Wait until no job is scheduled, ready or leased: all were acked or given up.
+    async def settled(self, queue: str | None = None, *, limit: Duration | None = None) -> None:
+        """Wait until no job is scheduled, ready or leased: all were acked or given up; at most
+        ``limit`` seconds on Trio's clock.
 
         A checkpoint. Jobs that come later are no concern of it.
-        """
-        await trio.lowlevel.checkpoint()
-        while self._open.get(queue, 0) if queue is not None else any(self._open.values()):
-            await self._changed.wait()
 
-    async def until(self, predicate: Callable[[Jobs], object], queue: str | None = None) -> Jobs:
+        Raises:
+            trio.TooSlowError: the limit is over; tells the story of each job that is open.
+        """
+        if queue is not None:
+            text(queue, "queue")
+        within = _limit(limit)
+        with trio.move_on_after(within):
+            await trio.lowlevel.checkpoint()
+            while self._open.get(queue, 0) if queue is not None else any(self._open.values()):
+                await self._changed.wait()
+            return
+        left = self.jobs(queue).where(lambda job: not job.is_done)
+        raise trio.TooSlowError(f"within {within:.12g} s not all jobs were done:\n{left}")
+
+    async def until(
+        self,
+        predicate: Callable[[Jobs], object],
+        queue: str | None = None,
+        *,
+        limit: Duration | None = None,
+    ) -> Jobs:
         """Wait until the predicate holds for the jobs; it is asked at once and after every
         commit of the server. Returns these jobs.
 
-        A checkpoint. Bound it with ``trio.fail_after``: what never holds is waited for forever.
+        A checkpoint. Without a ``limit`` (seconds on Trio's clock), what never holds is waited
+        for forever.
+
+        Raises:
+            trio.TooSlowError: the limit is over; tells the story of each job.
         """
-        await trio.lowlevel.checkpoint()
-        while not predicate(jobs := self.jobs(queue)):
-            await self._changed.wait()
-        return jobs
+        if not callable(predicate):
+            raise TypeError(f"predicate must be a function, not {type(predicate).__name__}")
+        within = _limit(limit)
+        with trio.move_on_after(within):
+            await trio.lowlevel.checkpoint()
+            while not predicate(jobs := self.jobs(queue)):
+                await self._changed.wait()
+            return jobs
+        raise trio.TooSlowError(
+            f"within {within:.12g} s the predicate did not hold:\n{self.jobs(queue)}"
+        )
 
     # ---- what the broker tells ----
 
@@ -189,3 +227,7 @@ class Recorder:
                 self._open[record.job.queue] -= 1
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+
+
+def _limit(limit: Duration | None) -> float:
+    return math.inf if limit is None else seconds(limit, "limit")

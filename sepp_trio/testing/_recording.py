@@ -12,7 +12,7 @@ from sepp_trio.broker.broker import Parts, _parts, _running
 from sepp_trio.broker.committer import Committer
 from sepp_trio.broker.engine import Engine
 from sepp_trio.errors import JobNotFoundError
-from sepp_trio.types import LeasedJob
+from sepp_trio.types import Duration, LeasedJob
 
 from ._history import JobHistory, Jobs
 from ._recorder import Recorder
@@ -39,20 +39,34 @@ class RecordingBroker(Broker):
         """
         return self._recorder.job(job_id)
 
-    async def settled(self, queue: str | None = None) -> None:
-        """Wait until no job is scheduled, ready or leased: all were acked or given up.
+    async def settled(self, queue: str | None = None, *, limit: Duration | None = None) -> None:
+        """Wait until no job is scheduled, ready or leased: all were acked or given up; at most
+        ``limit`` seconds on Trio's clock.
 
         A checkpoint. Jobs that come later are no concern of it.
-        """
-        await self._recorder.settled(queue)
 
-    async def until(self, predicate: Callable[[Jobs], object], queue: str | None = None) -> Jobs:
+        Raises:
+            trio.TooSlowError: the limit is over; tells the story of each job that is open.
+        """
+        await self._recorder.settled(queue, limit=limit)
+
+    async def until(
+        self,
+        predicate: Callable[[Jobs], object],
+        queue: str | None = None,
+        *,
+        limit: Duration | None = None,
+    ) -> Jobs:
         """Wait until the predicate holds for the jobs; it is asked at once and after every
         commit. Returns these jobs.
 
-        A checkpoint. Bound it with ``trio.fail_after``: what never holds is waited for forever.
+        A checkpoint. Without a ``limit`` (seconds on Trio's clock), what never holds is waited
+        for forever.
+
+        Raises:
+            trio.TooSlowError: the limit is over; tells the story of each job.
         """
-        return await self._recorder.until(predicate, queue)
+        return await self._recorder.until(predicate, queue, limit=limit)
 
     async def lose_lease(self, job: LeasedJob) -> None:
         """Let the lease of a job (its ``id`` and ``attempt``) run out now: the attempt is used
@@ -89,6 +103,8 @@ async def open_recording_broker(
 
 async def end_lease(committer: Committer, engine: Engine, job: LeasedJob) -> None:
     """See :meth:`RecordingBroker.lose_lease`."""
+    if not (hasattr(job, "id") and hasattr(job, "attempt")):
+        raise TypeError(f"job must have an id and an attempt, as a Job has, not {job!r}")
     job_id, attempt = uuid.UUID(job.id).bytes, job.attempt
     if not await committer.submit(lambda now: engine.end_lease(job_id, attempt, now)):
         raise JobNotFoundError(f"attempt {attempt} of job {job.id} is not leased")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -68,8 +71,9 @@ async def test_a_job_is_known_from_its_enqueue_on(path: Path | None) -> None:
         assert (job.payload, job.custom) == (Payload.json(1), {"a": 2})
         assert (job.state, job.attempt, job.max_attempts) == ("ready", 1, 7)
         assert (job.is_done, job.deliveries, job.done_at) == (False, 0, None)
-        with pytest.raises(KeyError):
-            broker.job("00000000-0000-0000-0000-000000000000")
+        for unknown in ("00000000-0000-0000-0000-000000000000", "nope"):
+            with pytest.raises(KeyError, match=f"there is no job {unknown}"):
+                broker.job(unknown)
 
 
 @pytest.mark.trio(run=trio.run)
@@ -265,6 +269,54 @@ async def test_waiting_may_be_cancelled() -> None:
         assert scope.cancelled_caught
         with pytest.raises(trio.TooSlowError), trio.fail_after(5):
             await broker.until(lambda jobs: jobs.acked)
+
+
+async def test_a_wait_over_its_limit_says_which_jobs_are_open() -> None:
+    async with recording() as (broker, client):
+        for queue in ("q", "q", "others"):
+            await client.enqueue(EnqueueRequest(queue, "t"))
+        await client.ack(await take(client))
+        await broker.settled("nothing", limit=1)
+        assert await broker.until(lambda jobs: jobs.acked, limit=1) == broker.jobs()
+        before = trio.current_time()
+        with pytest.raises(trio.TooSlowError) as caught:
+            await broker.settled("q", limit=5)
+        assert trio.current_time() - before == pytest.approx(5)
+        [left] = broker.jobs("q").ready
+        assert str(caught.value) == f"within 5 s not all jobs were done:\n{left}"
+        with pytest.raises(trio.TooSlowError) as caught:
+            await broker.until(lambda jobs: jobs.leased, "others", limit=timedelta(seconds=2))
+        assert str(caught.value) == (
+            f"within 2 s the predicate did not hold:\n{broker.jobs('others')}"
+        )
+
+
+async def _ask(broker: RecordingBroker, method: str, *args: Any, **options: Any) -> None:
+    result = getattr(broker, method)(*args, **options)
+    if inspect.isawaitable(result):
+        await result
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "options", "words"),
+    [
+        ("job", (3,), {}, "job_id must be a string, not int"),
+        ("jobs", (["q"],), {}, "queue must be a string, not list"),
+        ("jobs", (), {"job_type": 3}, "job_type must be a string, not int"),
+        ("settled", (["q"],), {}, "queue must be a string, not list"),
+        ("settled", (), {"limit": "1"}, "limit must be seconds or a timedelta, not str"),
+        ("until", (3,), {}, "predicate must be a function, not int"),
+        ("until", (len, 3), {}, "queue must be a string, not int"),
+        ("until", (len,), {"limit": "1"}, "limit must be seconds or a timedelta, not str"),
+        ("lose_lease", ("x",), {}, "job must have an id and an attempt, as a Job has, not 'x'"),
+    ],
+)
+async def test_what_is_of_a_wrong_type_is_refused_by_name(
+    method: str, args: Any, options: Any, words: str
+) -> None:
+    async with recording() as (broker, _):
+        with pytest.raises(TypeError, match=words):
+            await _ask(broker, method, *args, **options)
 
 
 # ---- leases taken away ----
