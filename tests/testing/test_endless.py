@@ -1,0 +1,82 @@
+"""What never ends is ended by the kit, and told of with its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from sepp_trio import EnqueueRequest, JobCtx, Payload
+from sepp_trio.testing import assert_no_leaks, open_recording_broker, open_worker_starter
+
+
+async def shielded(payload: Payload | None, ctx: JobCtx) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()  # here
+
+
+async def shielded_again(payload: Payload | None, ctx: JobCtx) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        for _ in range(3):
+            with trio.move_on_after(1000, shield=True):
+                await trio.sleep_forever()
+
+
+# ---- sepp_worker ----
+
+
+async def started(handler: Any, **options: Any) -> None:
+    """What the fixtures do around a test that ends while the handler runs."""
+    async with (
+        open_recording_broker() as broker,
+        broker.open_client() as client,
+        open_worker_starter(broker, client) as start,
+    ):
+        await client.enqueue(EnqueueRequest("emails", "welcome"))
+        await start("emails", {"welcome": handler}, **options)
+        await broker.until(lambda jobs: jobs.leased)
+
+
+@pytest.mark.parametrize("handler", [shielded, shielded_again])
+async def test_a_handler_that_does_not_let_the_test_end_is_ended(handler: Any) -> None:
+    where = (
+        r"^65 s on Trio's clock after the end of the test a worker has not ended: job .*'welcome'"
+        rf".* is at .*test_endless\.py:\d+ in {handler.__name__}: await trio.sleep_forever\(\)"
+    )
+    async with assert_no_leaks():
+        with pytest.raises(trio.TooSlowError, match=where):
+            await started(handler)
+        with pytest.raises(trio.TooSlowError, match=r"^100 s"):
+            await started(handler, shutdown_grace=40, auto_extend=True)
+
+
+async def test_so_it_is_when_the_test_is_cancelled() -> None:
+    async def cancelled() -> None:
+        async with open_recording_broker() as broker, broker.open_client() as client:
+            await client.enqueue(EnqueueRequest("emails", "welcome"))
+            with trio.move_on_after(10):
+                async with open_worker_starter(broker, client) as start:
+                    await start("emails", {"welcome": shielded})
+                    await trio.sleep_forever()
+
+    async with assert_no_leaks():
+        with pytest.raises(trio.TooSlowError, match="in shielded"):
+            await cancelled()
+
+
+async def test_the_error_of_a_test_whose_handler_does_not_end_is_its_cause() -> None:
+    async def fails() -> None:
+        async with open_recording_broker() as broker, broker.open_client() as client:
+            await client.enqueue(EnqueueRequest("emails", "welcome"))
+            async with open_worker_starter(broker, client) as start:
+                await start("emails", {"welcome": shielded})
+                await broker.until(lambda jobs: jobs.leased)
+                raise ValueError("the test's own")
+
+    async with assert_no_leaks():
+        with pytest.raises(trio.TooSlowError, match="in shielded") as caught:
+            await fails()
+    assert "the test's own" in repr(caught.value.__cause__)
