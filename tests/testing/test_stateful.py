@@ -405,16 +405,29 @@ def test_a_call_of_ones_own_that_never_ends_is_ended() -> None:
         play(machine, lambda state: state.run(trio.sleep_forever))
 
 
-def test_what_is_missing_is_said() -> None:
-    class NoPayloads(HandlerMachine):
-        def handlers(self) -> Mapping[str, Handler]:
-            return {"charge": print}
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({}, r"Wrong\.payloads must say what is enqueued"),
+        ({"t": "text"}, r"Wrong\.payloads\['t'\] must be a strategy, not str"),
+        (["t"], r"Wrong\.payloads must be a mapping of job types to strategies, not list"),
+    ],
+)
+def test_payloads_that_cannot_be_enqueued_are_told_of_once(wrong: Any, words: str) -> None:
+    class Wrong(HandlerMachine):
+        payloads: ClassVar = wrong
 
+        def handlers(self) -> Mapping[str, Handler]:
+            return {"t": print}
+
+    with pytest.raises(InvalidArgument, match=words):
+        run_state_machine_as_test(Wrong, settings=settings(QUICK, report_multiple_bugs=True))
+
+
+def test_what_is_missing_is_said() -> None:
     class NoHandlers(HandlerMachine):
         payloads: ClassVar = {"charge": st.none()}
 
-    with pytest.raises(InvalidArgument, match=r"NoPayloads\.payloads must say what is enqueued"):
-        run_state_machine_as_test(NoPayloads, settings=QUICK)
     with pytest.raises(NotImplementedError, match=r"NoHandlers\.handlers must give"):
         run_state_machine_as_test(NoHandlers, settings=QUICK)
     with pytest.raises(InvalidArgument, match="'restart' is none of"):

@@ -102,6 +102,7 @@ class HandlerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self._check_payloads()
         self._loop: SteppedLoop[World] | None = None
         self._outer = sys.exception()
         self._held = ExitStack()
@@ -287,8 +288,22 @@ class HandlerMachine(RuleBasedStateMachine):
             raise failures[0]
 
     @classmethod
+    def _check_payloads(cls) -> None:
+        # At the start of a story: from within a rule, Hypothesis tells of it in a roundabout way.
+        name = f"{cls.__name__}.payloads"
+        if not isinstance(cls.payloads, Mapping):
+            kind = type(cls.payloads).__name__
+            raise InvalidArgument(
+                f"{name} must be a mapping of job types to strategies, not {kind}"
+            )
+        if not cls.payloads:
+            raise InvalidArgument(f"{name} must say what is enqueued")
+        for job_type, strategy in cls.payloads.items():
+            if not isinstance(strategy, st.SearchStrategy):
+                kind = type(strategy).__name__
+                raise InvalidArgument(f"{name}[{job_type!r}] must be a strategy, not {kind}")
+
+    @classmethod
     @cache
     def _requests(cls) -> st.SearchStrategy[Request]:
-        if not cls.payloads:
-            raise InvalidArgument(f"{cls.__name__}.payloads must say what is enqueued")
         return requests(cls.queues, cls.payloads, cls.idempotency_keys)
