@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sepp_trio.client import SeppClient
     from sepp_trio.testing import RecordingBroker, WorkerStarter
 
+_ASYNC = ("sepp_broker", "sepp_client", "sepp_worker")
+
 
 @pytest.fixture
 def sepp_config() -> BrokerConfig | None:
@@ -30,7 +32,9 @@ def _sepp_on_trio(request: pytest.FixtureRequest) -> None:
     """Says what is missing, where the async fixtures cannot work."""
     problem = _problem(request)
     if problem is not None:
-        pytest.fail(f"the fixture sepp_broker {problem}", pytrace=False)
+        # The first is the one that the test, or the test's own fixture, has asked for.
+        asked = next((name for name in request.fixturenames if name in _ASYNC), _ASYNC[0])
+        pytest.fail(f"the fixture {asked} {problem}", pytrace=False)
 
 
 @pytest.fixture

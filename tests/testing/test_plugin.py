@@ -160,6 +160,16 @@ def test_it_is_said_what_is_missing(pytester: pytest.Pytester) -> None:
 def test_plain(sepp_broker):
     pass
 
+def test_plain_with_a_worker(sepp_worker):
+    pass
+
+@pytest.fixture
+def emails(tmp_path, sepp_client):
+    pass
+
+def test_plain_by_a_fixture(emails):
+    pass
+
 async def test_unmarked(sepp_client):
     pass
 
@@ -168,11 +178,13 @@ async def test_plain_part(sepp_config):
     assert sepp_config is None
 """,
     )
-    result.assert_outcomes(passed=1, errors=2)
+    result.assert_outcomes(passed=1, errors=4)
     result.stdout.fnmatch_lines(
         [
             "the fixture sepp_broker is for async tests, and test_plain is not async",
-            "the fixture sepp_broker needs Trio, and test_unmarked is not run by it: mark it with"
+            "the fixture sepp_worker is for async tests, and test_plain_with_a_worker is not async",
+            "the fixture sepp_client is for async tests, and test_plain_by_a_fixture is not async",
+            "the fixture sepp_client needs Trio, and test_unmarked is not run by it: mark it with"
             " @pytest.mark.trio, or set trio_mode = true in the pytest configuration",
         ]
     )
@@ -182,7 +194,7 @@ def test_it_is_said_that_pytest_trio_is_missing(pytester: pytest.Pytester) -> No
     result = run(pytester, "async def test_it(sepp_worker):\n    pass\n", "-p", "no:trio")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["the fixture sepp_broker needs pytest-trio, which is not there: pip install 'sepp-trio*"]
+        ["the fixture sepp_worker needs pytest-trio, which is not there: pip install 'sepp-trio*"]
     )
 
 
