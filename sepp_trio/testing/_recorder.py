@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 import trio
@@ -131,10 +130,10 @@ class Recorder:
         Raises:
             KeyError: there was none.
         """
-        text(job_id, "job_id")
-        with suppress(ValueError, KeyError):
-            return self._records[uuid.UUID(job_id).bytes].history()
-        raise KeyError(f"there is no job {job_id}")
+        record = self._records.get(key_of(job_id))
+        if record is None:
+            raise KeyError(f"there is no job {job_id}")
+        return record.history()
 
     async def settled(self, queue: str | None = None, *, limit: Duration | None = None) -> None:
         """Wait until no job is scheduled, ready or leased: all were acked or given up; at most
@@ -227,6 +226,14 @@ class Recorder:
                 self._open[record.job.queue] -= 1
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+
+
+def key_of(job_id: str) -> bytes:
+    """What the broker calls a job; that of no job if no server gives such ids."""
+    try:
+        return uuid.UUID(text(job_id, "job_id")).bytes
+    except ValueError:
+        return b""
 
 
 def _limit(limit: Duration | None) -> float:

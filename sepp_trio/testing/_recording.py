@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -15,7 +14,7 @@ from sepp_trio.errors import JobNotFoundError
 from sepp_trio.types import Duration, LeasedJob
 
 from ._history import JobHistory, Jobs
-from ._recorder import Recorder
+from ._recorder import Recorder, key_of
 from ._threads import clock_waits_for_threads
 
 
@@ -105,6 +104,6 @@ async def end_lease(committer: Committer, engine: Engine, job: LeasedJob) -> Non
     """See :meth:`RecordingBroker.lose_lease`."""
     if not (hasattr(job, "id") and hasattr(job, "attempt")):
         raise TypeError(f"job must have an id and an attempt, as a Job has, not {job!r}")
-    job_id, attempt = uuid.UUID(job.id).bytes, job.attempt
+    job_id, attempt = key_of(job.id), job.attempt
     if not await committer.submit(lambda now: engine.end_lease(job_id, attempt, now)):
         raise JobNotFoundError(f"attempt {attempt} of job {job.id} is not leased")

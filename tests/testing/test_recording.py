@@ -6,6 +6,7 @@ import inspect
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,8 @@ async def test_a_lease_is_taken_away(path: Path | None) -> None:
         assert (job.attempt, job.expiries) == (2, 1)
         with pytest.raises(JobNotFoundError, match=r"attempt 1 of job .* is not leased"):
             await broker.lose_lease(held)
+        with pytest.raises(JobNotFoundError, match="attempt 2 of job nope is not leased"):
+            await broker.lose_lease(replace(job, id="nope"))
         again = await take(client)
         assert again.attempt == 2
         with pytest.raises(JobNotFoundError):
