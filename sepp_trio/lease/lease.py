@@ -143,7 +143,7 @@ async def hold(
         if not auto_extend:
             raise ValueError("interval has no use with auto_extend=False")
         if interval >= asked:
-            raise ValueError(f"interval must be shorter than the lease ({asked:g} s)")
+            raise ValueError(f"interval must be shorter than the lease ({asked:.12g} s)")
     held = keeper.find(job)
     if held is not None:
         scope = held.join()

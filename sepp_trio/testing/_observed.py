@@ -15,6 +15,7 @@ from ._history import JobEvent
 from ._outcomes import Acked, DeadLettered, Extend, LeaseLost, Outcome, Retried
 from ._proxy import THIEF, Happening
 from ._recorder import Recorder
+from ._standstill import limit_over
 from ._stuck import break_shields, where
 
 _LOOK_EVERY = 1.0
@@ -57,8 +58,7 @@ class ObservedHandler:
         async def end_in_time() -> None:
             nonlocal stuck
             with watch:  # shielded: a handler may as well outlast a cancel from outside
-                await trio.sleep(limit)
-                stuck = self._where()
+                stuck = f"after {await limit_over(limit)} {self._where()}"
                 scope.cancel(reason="run_handler's limit is over")
                 while True:
                     if self._task is not None and self._lease is not None:
@@ -91,7 +91,7 @@ class ObservedHandler:
         finally:
             del failure  # it refers to this frame, which refers to it
         if stuck is not None:
-            raise trio.TooSlowError(f"after {limit:g} s on Trio's clock {stuck}")
+            raise trio.TooSlowError(stuck)
 
     async def _call(
         self,

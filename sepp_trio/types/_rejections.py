@@ -134,7 +134,7 @@ class ScheduledTooFar(JobRejection):
 
     def __str__(self) -> str:
         when = "that time" if self.actual is None else self.actual.isoformat()
-        return f"scheduled_at {when} is more than {self.horizon:g} s ahead"
+        return f"scheduled_at {when} is more than {self.horizon:.12g} s ahead"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

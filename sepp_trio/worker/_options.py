@@ -64,8 +64,8 @@ def checked_options(
         interval = seconds(auto_extend_interval, "auto_extend_interval")
         if interval >= lease:
             raise ValueError(
-                f"auto_extend_interval must be shorter than lease_duration ({lease:g} s),"
-                f" not {interval:g}"
+                f"auto_extend_interval must be shorter than lease_duration ({lease:.12g} s),"
+                f" not {interval:.12g}"
             )
     if on_fatal not in ("retry", "raise"):
         raise ValueError(f"on_fatal must be 'retry' or 'raise', not {on_fatal!r}")

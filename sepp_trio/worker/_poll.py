@@ -114,7 +114,9 @@ class Poller:
         longest = convert.seconds_from_wire(info.max_lease_duration)
         asked = self._run.options.lease_duration
         if 0 < longest < asked:
-            logger.warning("the server grants leases of %g s, not the %g s asked", longest, asked)
+            logger.warning(
+                "the server grants leases of %.12g s, not the %.12g s asked", longest, asked
+            )
 
     async def loop(self, task_status: trio.TaskStatus[None]) -> None:
         """Reserve until the worker drains and the last reserve is answered.

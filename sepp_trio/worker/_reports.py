@@ -98,7 +98,7 @@ class Reports:
             logger.warning("%s: %s: %s", job.label, _verb(failure.directive), failure.reason)
             self._nack(job.label, job.lease, failure.directive, failure.reason)
         elif cancelled == TIMED_OUT:
-            reason = f"{TIMED_OUT} after {job.timeout:g} s"
+            reason = f"{TIMED_OUT} after {job.timeout:.12g} s"
             logger.error("%s: %s", job.label, reason)
             self._nack(job.label, job.lease, RetryDirective.DEFAULT, reason)
         else:
@@ -301,4 +301,4 @@ def _verb(directive: RetryDirective) -> str:
         return "given up"
     if directive.delay is None:
         return "to be retried"
-    return f"to be retried in {directive.delay:g} s"
+    return f"to be retried in {directive.delay:.12g} s"

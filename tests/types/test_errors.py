@@ -65,6 +65,14 @@ def test_every_rejection_says_why_in_plain_words(rejection: JobRejection) -> Non
     assert str(errors.JobRejectedError(rejection)) == f"job rejected: {words}"
 
 
+@pytest.mark.parametrize(
+    ("horizon", "words"),
+    [(2_592_000.0, "2592000 s"), (315_576_000_000.0, "315576000000 s"), (0.5, "0.5 s")],
+)
+def test_a_horizon_is_written_out(horizon: float, words: str) -> None:
+    assert str(domain.ScheduledTooFar(horizon, None)).endswith(f"is more than {words} ahead")
+
+
 def test_only_rejections_that_pass_by_themselves_are_transient() -> None:
     transient = {type(rejection) for rejection in REJECTIONS if rejection.transient}
     assert transient == {domain.QueueFull, domain.QueueClosing}

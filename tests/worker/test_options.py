@@ -24,6 +24,7 @@ from tests.worker.helpers import at_once, running, sleeper
         ({"max_in_flight": -1}, "max_in_flight must be between 1"),
         ({"auto_extend_interval": 0}, "auto_extend_interval must be more than 0 s"),
         ({"auto_extend_interval": 30}, "auto_extend_interval must be shorter than lease_duration"),
+        ({"auto_extend_interval": 2_592_000}, r"lease_duration \(30 s\), not 2592000$"),
         ({"reserve_error_backoff": 0}, "reserve_error_backoff must be more than 0 s"),
         ({"worker_id": ""}, "worker_id must not be empty"),
         ({"handler_timeout": 0}, "handler_timeout must be more than 0 s"),

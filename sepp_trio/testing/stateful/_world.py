@@ -129,7 +129,7 @@ class World:
         if scope.cancelled_caught:
             left = self.recorder.jobs().where(lambda job: not job.is_done)
             raise AssertionError(
-                f"after {within:g} s without faults not all jobs are done:\n{left}"
+                f"after {within:.12g} s without faults not all jobs are done:\n{left}"
                 + "".join(f"\n  {line}" for line in self._standing())
             )
 
@@ -165,7 +165,7 @@ class World:
         if scope.cancelled_caught:
             standing = "".join(f"\n  {line}" for line in self._standing())
             raise AssertionError(
-                f"the worker was told to stop ({how}) and has not, {within:g} s later:{standing}"
+                f"the worker was told to stop ({how}) and has not, {within:.12g} s later:{standing}"
             )
 
     async def break_up(self) -> None:
