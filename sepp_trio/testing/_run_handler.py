@@ -75,7 +75,8 @@ async def run_handler(
             a handler that itself uses a client of ``broker.open_client()``, or whose traces are
             to be looked at.
         limit: Seconds on Trio's clock in which the delivery has to end. Without it an hour for
-            an async handler on a ``MockClock``, else a minute.
+            an async handler on a ``MockClock``, else a minute. A ``MockClock`` that stands still
+            for half a minute of real time, since the handler spins, ends it as well.
         job: Fields of ``EnqueueRequest``; queue and job type are ``"test"`` if not given.
 
     Returns:

@@ -15,6 +15,7 @@ from sepp_trio.worker import Handler, Worker
 from sepp_trio.worker.job import RunningJob
 
 from ._recording import RecordingBroker
+from ._standstill import limit_over
 from ._stuck import break_shields, family, where
 
 logger = logging.getLogger("sepp_trio.testing")
@@ -99,10 +100,10 @@ class WorkerStarter:
         await self._block_ended.wait()
         graces = (worker._options.shutdown_grace for worker in self._workers)
         limit = _LIMIT + max((_GRACE if grace is None else grace for grace in graces), default=0.0)
-        await trio.sleep(limit)
+        over = await limit_over(limit)
         told = "; ".join(f"{job.label} is at {where(task)}" for task, job in self._handlers())
         self._stuck = (
-            f"{limit:g} s on Trio's clock after the end of the test a worker has not ended:"
+            f"the test has ended, and after {over} a worker has not:"
             f" {told or 'it could not report its jobs'}"
         )
         logger.error(self._stuck)  # a thread that never ends lets nothing else be told

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import trio
 
 from sepp_trio import EnqueueRequest, JobCtx, Payload
-from sepp_trio.testing import assert_no_leaks, open_recording_broker, open_worker_starter
+from sepp_trio.testing import (
+    Acked,
+    assert_no_leaks,
+    open_recording_broker,
+    open_worker_starter,
+    run_handler,
+)
 
 
 async def shielded(payload: Payload | None, ctx: JobCtx) -> None:
@@ -23,6 +30,44 @@ async def shielded_again(payload: Payload | None, ctx: JobCtx) -> None:
         for _ in range(3):
             with trio.move_on_after(1000, shield=True):
                 await trio.sleep_forever()
+
+
+async def spins(payload: Payload | None, ctx: JobCtx) -> None:
+    while True:
+        await trio.lowlevel.checkpoint()
+
+
+async def spins_shielded(payload: Payload | None, ctx: JobCtx) -> None:
+    with trio.CancelScope(shield=True):
+        await spins(payload, ctx)
+
+
+@pytest.fixture
+def _short_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sepp_trio.testing._standstill._REAL_SECONDS", 0.5)
+
+
+# ---- run_handler ----
+
+
+@pytest.mark.usefixtures("_short_backstop")
+@pytest.mark.parametrize("handler", [spins, spins_shielded])
+async def test_a_handler_that_lets_the_clock_stand_still_is_ended(handler: Any) -> None:
+    where = (
+        rf"^after 0\.5 s of real time in which Trio's clock stood still {handler.__name__} has not"
+        r" ended; it is at .*test_endless\.py:\d+ in spins: await trio.lowlevel.checkpoint\(\)"
+    )
+    async with assert_no_leaks():
+        with pytest.raises(trio.TooSlowError, match=where):
+            await run_handler(handler, limit=5)
+
+
+@pytest.mark.usefixtures("_short_backstop")
+async def test_a_clock_that_waits_for_a_thread_does_not_stand_still() -> None:
+    def works(payload: Payload | None, ctx: JobCtx) -> None:
+        time.sleep(1.2)
+
+    assert await run_handler(works) == Acked()
 
 
 # ---- sepp_worker ----
@@ -43,14 +88,21 @@ async def started(handler: Any, **options: Any) -> None:
 @pytest.mark.parametrize("handler", [shielded, shielded_again])
 async def test_a_handler_that_does_not_let_the_test_end_is_ended(handler: Any) -> None:
     where = (
-        r"^65 s on Trio's clock after the end of the test a worker has not ended: job .*'welcome'"
+        r"^the test has ended, and after 65 s on Trio's clock a worker has not: job .*'welcome'"
         rf".* is at .*test_endless\.py:\d+ in {handler.__name__}: await trio.sleep_forever\(\)"
     )
     async with assert_no_leaks():
         with pytest.raises(trio.TooSlowError, match=where):
             await started(handler)
-        with pytest.raises(trio.TooSlowError, match=r"^100 s"):
+        with pytest.raises(trio.TooSlowError, match="after 100 s on"):
             await started(handler, shutdown_grace=40, auto_extend=True)
+
+
+@pytest.mark.usefixtures("_short_backstop")
+async def test_so_is_one_that_lets_the_clock_stand_still() -> None:
+    async with assert_no_leaks():
+        with pytest.raises(trio.TooSlowError, match=r"stood still a worker has not: .* in spins: "):
+            await started(spins_shielded)
 
 
 async def test_so_it_is_when_the_test_is_cancelled() -> None:
