@@ -11,11 +11,14 @@ import trio
 from sepp_trio import EnqueueRequest, JobCtx, Payload
 from sepp_trio.testing import (
     Acked,
+    SweepRun,
     assert_no_leaks,
+    cancellation_sweep,
     open_recording_broker,
     open_worker_starter,
     run_handler,
 )
+from tests.testing.sweeping import failure_of, line_of
 
 
 async def shielded(payload: Payload | None, ctx: JobCtx) -> None:
@@ -34,7 +37,7 @@ async def shielded_again(payload: Payload | None, ctx: JobCtx) -> None:
 
 async def spins(payload: Payload | None, ctx: JobCtx) -> None:
     while True:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()  # here
 
 
 async def spins_shielded(payload: Payload | None, ctx: JobCtx) -> None:
@@ -68,6 +71,74 @@ async def test_a_clock_that_waits_for_a_thread_does_not_stand_still() -> None:
         time.sleep(1.2)
 
     assert await run_handler(works) == Acked()
+
+
+# ---- cancellation_sweep ----
+
+
+@pytest.mark.usefixtures("_short_backstop")
+@pytest.mark.parametrize("handler", [spins, spins_shielded])
+async def test_a_sweep_ends_a_handler_that_lets_the_clock_stand_still(handler: Any) -> None:
+    async with assert_no_leaks():
+        failure = await failure_of(handler, limit=5)
+    assert failure.problem == "the handler does not end, and nobody cancels it"
+    assert failure.line is not None
+    assert failure.line.number == line_of(spins)
+
+
+@pytest.mark.usefixtures("_short_backstop")
+async def test_a_sweep_may_go_on_while_the_clock_stands_still() -> None:
+    times = set()
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        time.sleep(0.2)  # noqa: ASYNC251 - it computes
+        await trio.lowlevel.checkpoint()
+        times.add(trio.current_time())
+
+    began = time.perf_counter()
+    await cancellation_sweep(handler)
+    assert len(times) == 1
+    assert time.perf_counter() - began > 0.9
+
+
+async def never_ends(*run: SweepRun) -> None:
+    await trio.sleep_forever()  # here
+
+
+async def spins_too(*run: SweepRun) -> None:
+    while True:
+        await trio.lowlevel.checkpoint()  # here
+
+
+@pytest.mark.usefixtures("_short_backstop")
+@pytest.mark.parametrize("function", [never_ends, spins_too])
+async def test_an_invariant_or_setup_that_does_not_end_is_ended(function: Any) -> None:
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await trio.sleep(1)
+
+    async with assert_no_leaks():
+        failures = [
+            await failure_of(handler, setup=function),
+            await failure_of(handler, invariant=function, limit=5),
+        ]
+    assert [failure.problem for failure in failures] == [
+        "setup does not end",
+        "the invariant does not end",
+    ]
+    assert [len(failure.history) for failure in failures] == [0, 1]
+    for failure in failures:
+        assert failure.line is not None
+        assert failure.line.number == line_of(function)
+
+
+async def test_a_setup_may_take_as_long_as_the_limit() -> None:
+    async def setup() -> None:
+        await trio.sleep(4.9)
+
+    async def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        await trio.sleep(1)
+
+    await cancellation_sweep(handler, setup=setup, limit=5)
 
 
 # ---- sepp_worker ----

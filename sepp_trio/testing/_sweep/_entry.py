@@ -71,9 +71,10 @@ async def cancellation_sweep(
         lease_duration, auto_extend, handler_timeout: As for ``Worker``. A cancelled handler has
             to end before its lease does; ``lease_duration`` seconds after it has lost it.
         config: The broker's settings: limits and retry policies.
-        limit: Seconds on Trio's clock in which a delivery that nobody cancels has to end. An hour
-            for the first history if not given; a minute, and ten times as long as then, for the
-            others.
+        limit: Seconds on Trio's clock in which a delivery that nobody cancels has to end, and
+            each call of ``invariant`` and ``setup``. If not given, an hour; for later histories
+            a minute, and ten times as long as the first. A ``MockClock`` that stands still for
+            half a minute of real time, since something spins, ends them as well.
         job: Fields of ``EnqueueRequest``; ``max_attempts`` is high enough if not given.
 
     Raises:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, NoReturn, TypeAlias
 
 import trio
 
+from .._standstill import Backstop
 from ._aftermath import Fault
 from ._delivery import Delivery
 from ._level import Cancels, Level
@@ -35,9 +36,11 @@ _TRIES: Final = 3
 """Runs of a history whose checkpoint is not where it was."""
 
 _FIRST_LIMIT: Final = 3600.0
+"""Seconds for the first undisturbed run, and for a call of setup or the invariant."""
+
 _LIMIT: Final = 60.0
 _TIMES: Final = 10
-"""Seconds for the first undisturbed run; for others so many, and so many times as long."""
+"""For other runs so many seconds, and so many times as long as the first."""
 
 _MERCY: Final = 1.0
 _FORCES: Final = 5
@@ -73,12 +76,17 @@ class Sweep:
         self._cancels = cancels
         self._limit = _FIRST_LIMIT if limit is None else limit
         self._own_limit = limit is None
+        self._backstop = Backstop()
         stage.one_by_one = inspect.iscoroutinefunction(invariant)
         self._end: Ending = "acked"
         self._histories = self._deliveries = self._skipped = 0
 
     async def run(self, causes: tuple[Cause, ...], most: int) -> SweepReport:
         """Go through all histories, those with few cancels first."""
+        with self._backstop.watching():
+            return await self._run(causes, most)
+
+    async def _run(self, causes: tuple[Cause, ...], most: int) -> SweepReport:
         first = await self._history(causes[0], Cancels())
         if self._own_limit:
             self._limit = _LIMIT + _TIMES * max(delivery.duration for delivery in first)
@@ -134,7 +142,7 @@ class Sweep:
         if self._setup is not None:
             result = self._setup()
             if inspect.isawaitable(result):
-                await result
+                await self._in_time(result, "setup", ())
         await stage.enqueue()
         self._histories += 1
         deliveries: list[Delivery] = []
@@ -176,7 +184,7 @@ class Sweep:
         over, until it is to be waited for no more."""
         stage = self._stage
         with stage.waiting():
-            with delivery.watch:
+            with delivery.watch as self._backstop.scope:
                 await delivery.lingers.wait()
             if delivery.failure is not None:
                 raise delivery.failure
@@ -190,7 +198,7 @@ class Sweep:
     async def _ended(self, delivery: Delivery, told: list[SweptDelivery]) -> SweptDelivery:
         """Wait for the end of a handler whose job another worker has had meanwhile."""
         with self._stage.waiting():
-            with trio.move_on_at(delivery.watch.deadline):
+            with trio.move_on_at(delivery.watch.deadline) as self._backstop.scope:
                 await delivery.over.wait()
             if delivery.failure is not None:
                 raise delivery.failure
@@ -225,7 +233,7 @@ class Sweep:
         history = [*told, _told(delivery, "not over")]
         for _ in range(_FORCES):
             delivery.force(fault)
-            with trio.move_on_after(_MERCY):
+            with trio.move_on_after(_MERCY) as self._backstop.scope:
                 await delivery.over.wait()
                 break
         else:
@@ -255,9 +263,11 @@ class Sweep:
             result = self._invariant(run)
             if inspect.isawaitable(result):
                 self._stage.one_by_one = True  # for it may take its time
-                result = await result
+                result = await self._in_time(result, "the invariant", told)
             if result is False:  # else a forgotten assert would pass for ever
                 raise AssertionError("it returned False (it is meant to assert)")
+        except SweepFailure:
+            raise
         except Exception as error:
             raise SweepFailure(
                 f"the invariant does not hold after delivery {run.attempt}:"
@@ -269,6 +279,20 @@ class Sweep:
             if not isinstance(error, (trio.Cancelled, KeyboardInterrupt, SystemExit)):
                 error.add_note(f"The history:\n{run}")  # pytest.fail, for one
             raise
+
+    async def _in_time(
+        self, awaitable: Awaitable[object], name: str, told: Sequence[SweptDelivery]
+    ) -> object:
+        """What the user's own async function returns, which has to end within the limit, too."""
+        line: Line | None = None
+        limit = _FIRST_LIMIT if self._own_limit else self._limit
+        with trio.move_on_after(limit) as self._backstop.scope:
+            try:
+                return await awaitable
+            except BaseException as error:
+                line = self._stage.swept.own.innermost(error)
+                raise
+        raise SweepFailure(f"{name} does not end", told, line)
 
     def _judge_end(self, last: Delivery, told: list[SweptDelivery]) -> None:
         end, story = told[-1].outcome, self._stage.story
