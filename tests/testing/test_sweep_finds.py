@@ -13,6 +13,7 @@ import trio
 
 from sepp_trio import JobCtx, Payload
 from sepp_trio.testing import Cause, SweepRun, cancellation_sweep
+from sepp_trio.testing._sweep._trio import abandoned
 from tests.testing.sweeping import World, failure_of, line_of
 
 CAUSES: list[Cause] = ["lease lost", "shutdown", "timeout"]
@@ -294,7 +295,6 @@ async def test_a_drain_that_ends_the_work_early_as_if_it_were_done(world: World)
     assert failure.line.number == line_of(handler)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_handler_that_swallows_every_cancel_is_ended_by_force(world: World) -> None:
     async def handler(payload: Payload | None, ctx: JobCtx) -> None:
         while not world.cleaned:
@@ -309,6 +309,8 @@ async def test_a_handler_that_swallows_every_cancel_is_ended_by_force(world: Wor
     assert failure.line is not None
     assert failure.line.number == line_of(handler)
     world.cleaned = True  # or its coroutine would swallow that it is closed as well
+    abandoned.pop().close()
+    assert abandoned == []
 
 
 async def test_a_thread_that_swallows_its_cancel(cause: Cause) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Coroutine
 from typing import Any, Final, NoReturn
 
 import outcome
@@ -42,10 +43,21 @@ def pending_errors(nursery: trio.Nursery) -> list[BaseException]:
     return getattr(nursery, "_pending_excs", [])
 
 
+abandoned: Final[list[Coroutine[Any, outcome.Outcome[object], Any]]] = []
+"""What crashed tasks ran. It can neither go on nor be closed, for it swallows that as well: were
+it collected, it would do so in the middle of whatever runs then, perhaps another run of Trio."""
+
+
 def crash(task: trio.lowlevel.Task, error: BaseException) -> None:
     """Let a task that is about to run end with the error, whatever it would do about it."""
 
     def fail(_: object) -> NoReturn:
+        nursery: Any = task.parent_nursery
+        # The scopes that it is in are never left: their deadlines would outlive the run.
+        while task._cancel_status is not nursery._cancel_status:
+            status: Any = task._cancel_status
+            status._scope._close(None)
+        abandoned.append(task.coro)
         raise error
 
     task._next_send_fn = fail
