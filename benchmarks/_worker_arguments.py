@@ -30,6 +30,7 @@ class Costs:
 
     def __init__(self) -> None:
         self.waited: list[float] = []
+        self._slept = 0.0
         self._idle = resident_mib()
         self._first_at = 0
         self._handled = self._acked = 0.0
@@ -41,6 +42,10 @@ class Costs:
             self._first_at = time.monotonic_ns()
         self.waited.append(waited_ms(payload))
         return len(self.waited)
+
+    def slept(self, began: float) -> None:
+        """Call it in each handler that sleeps, when it has, with ``time.perf_counter()`` before."""
+        self._slept += time.perf_counter() - began
 
     def handler_ended(self) -> None:
         """Call it last in each handler."""
@@ -55,7 +60,7 @@ class Costs:
         cpu, jobs = cpu_seconds() - self._cpu, len(self.waited)
         if not self._acked:
             self.acked()
-        busy = args.sleep * jobs / (args.in_flight * (self._handled - self._began))
+        busy = self._slept / (args.in_flight * (self._handled - self._began))
         report(
             peer=peer,
             jobs=jobs,

@@ -65,7 +65,8 @@ def _finished(result: Result, work: Workload) -> Result:
     if "idle_rss_mib" in result:
         grown = result["peak_rss_mib"] - result["idle_rss_mib"]
         result["kib_per_slot"] = grown * 1024 / work.in_flight
-    # What the program does not say itself is a little too low: its wall time includes the stop.
+    # Of a program that does not measure its handlers: too low, for sleeps last a little longer
+    # than asked, and its wall time includes the stop.
     share = result["jobs_per_s"] * work.sleep / work.in_flight
     result.setdefault("busy_share", share)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 
 from sepp import JobCtx, Payload, SeppClient, Worker
@@ -28,7 +29,9 @@ async def bench() -> None:
             if costs.started(payload.data) == args.jobs:
                 shutdown.shutdown()
             if args.sleep:
+                began = time.perf_counter()
                 await asyncio.sleep(args.sleep)
+                costs.slept(began)
             costs.handler_ended()
 
         costs = Costs()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import trio
 
 import sepp_trio
@@ -38,7 +40,9 @@ async def bench() -> None:
                 worker.shutdown()
                 nursery.start_soon(note_last_ack)
             if args.sleep:
+                began = time.perf_counter()
                 await trio.sleep(args.sleep)
+                costs.slept(began)
             costs.handler_ended()
 
         costs = Costs()
