@@ -7,23 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, overload
 
+from sepp_trio.broker._changes import ChangeKind
 from sepp_trio.types import DeadLetterCause, Payload, Primitive
 
 JobState: TypeAlias = Literal["scheduled", "ready", "leased", "acked", "dead letter"]
-
-EventKind: TypeAlias = Literal[
-    "enqueued",
-    "found",
-    "ready",
-    "leased",
-    "given back",
-    "extended",
-    "acked",
-    "nacked",
-    "expired",
-    "dead-lettered",
-    "drained",
-]
 
 _SHOWN = 5
 """Jobs in the ``repr`` of a sequence."""
@@ -41,7 +28,7 @@ class JobEvent:
     """
 
     at: float
-    kind: EventKind
+    kind: ChangeKind
     attempt: int
     worker_id: str | None = None
     until: float | None = None
