@@ -13,13 +13,8 @@ import pytest
 import trio
 
 from sepp_trio import JobCtx, Payload
-from sepp_trio.testing import (
-    Acked,
-    SweepFailure,
-    SweepRun,
-    cancellation_sweep,
-    run_handler,
-)
+from sepp_trio.testing import Acked, SweepRun, run_handler
+from tests.testing.sweeping import failure_of
 
 CAUSES = pytest.mark.parametrize("by", ["lease lost", "shutdown", "timeout"])
 
@@ -183,49 +178,42 @@ async def test_all_of_them_pass_an_ordinary_test() -> None:
 @CAUSES
 async def test_a_key_that_changes_with_the_attempt_is_found(by: str) -> None:
     wrong = KeyPerAttempt()
-    with pytest.raises(SweepFailure) as caught:
-        await cancellation_sweep(
-            wrong.handle, invariant=wrong.charged_once, setup=wrong.reset, by=by
-        )
-    assert caught.value.line is not None
-    assert "its answer is" in caught.value.line.text
+    failure = await failure_of(wrong.handle, invariant=wrong.charged_once, setup=wrong.reset, by=by)
+    assert failure.line is not None
+    assert "its answer is" in failure.line.text
 
 
 @CAUSES
 async def test_a_connection_that_is_not_given_back_is_found(by: str) -> None:
     wrong = ConnectionKept()
-    with pytest.raises(SweepFailure) as caught:
-        await cancellation_sweep(wrong.handle, setup=wrong.reset, by=by)
-    assert caught.value.line is not None
-    assert "await self.free.acquire()" in caught.value.line.text
-    assert [delivery.outcome for delivery in caught.value.history] == ["delivered again"] * 2
+    failure = await failure_of(wrong.handle, setup=wrong.reset, by=by)
+    assert failure.line is not None
+    assert "await self.free.acquire()" in failure.line.text
+    assert [delivery.outcome for delivery in failure.history] == ["delivered again"] * 2
 
 
 @CAUSES
 async def test_a_document_that_is_taken_before_it_is_stored_is_found(by: str) -> None:
     wrong = TakenBeforeStored()
-    with pytest.raises(SweepFailure) as caught:
-        await cancellation_sweep(wrong.handle, invariant=wrong.not_lost, setup=wrong.reset, by=by)
-    assert caught.value.line is not None
-    assert caught.value.line.function == "Store.put"
-    assert [delivery.outcome for delivery in caught.value.history] == ["delivered again", "acked"]
+    failure = await failure_of(wrong.handle, invariant=wrong.not_lost, setup=wrong.reset, by=by)
+    assert failure.line is not None
+    assert failure.line.function == "Store.put"
+    assert [delivery.outcome for delivery in failure.history] == ["delivered again", "acked"]
 
 
 @CAUSES
 async def test_rows_that_a_cleanup_cannot_write_any_more_are_found(by: str) -> None:
     wrong = LostTail()
-    with pytest.raises(SweepFailure) as caught:
-        await cancellation_sweep(
-            wrong.handle, invariant=wrong.no_row_is_lost_or_doubled, setup=wrong.reset, by=by
-        )
-    assert caught.value.line is not None
-    assert "the row comes in" in caught.value.line.text
+    failure = await failure_of(
+        wrong.handle, invariant=wrong.no_row_is_lost_or_doubled, setup=wrong.reset, by=by
+    )
+    assert failure.line is not None
+    assert "the row comes in" in failure.line.text
 
 
 @CAUSES
 async def test_parts_that_are_added_twice_are_found(by: str) -> None:
     wrong = SumOfParts()
-    with pytest.raises(SweepFailure) as caught:
-        await cancellation_sweep(wrong.handle, invariant=wrong.adds_up, setup=wrong.reset, by=by)
-    assert caught.value.line is not None
-    assert "0.05 * value" in caught.value.line.text
+    failure = await failure_of(wrong.handle, invariant=wrong.adds_up, setup=wrong.reset, by=by)
+    assert failure.line is not None
+    assert "0.05 * value" in failure.line.text
