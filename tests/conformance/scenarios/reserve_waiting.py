@@ -191,6 +191,7 @@ async def a_cancelled_waiting_reserve_leases_nothing(env: Env) -> None:
     waiting = env.start(_reserve, env, [queue])
     await env.sleep(PARKED)
     waiting.cancel()
+    await waiting.settled()  # a client may wait for an answer that is under way
     await env.sleep(PARKED)
     await env.enqueue(NewJob(queue))
     job = await env.reserve_one(queue, wait=PROMPT)
@@ -236,6 +237,7 @@ async def a_dead_waiter_does_not_swallow_the_wake_of_a_live_one(env: Env) -> Non
     second = env.start(_reserve, env, [queue])
     await env.sleep(PARKED)
     first.cancel()
+    await first.settled()
     await env.sleep(PARKED)
     await env.enqueue(NewJob(queue))
     assert len(await second.result()) == 1
