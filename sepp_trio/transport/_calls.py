@@ -199,6 +199,13 @@ class PendingCall(Call):
         if not self.done:
             self.dispatcher.reset(self)
 
+    def recall(self) -> bool:
+        """Undo the call if nothing of it has left, else leave it alone; whether it is undone."""
+        if self.done or self.connection is not None:
+            return False
+        self.cancel()
+        return True
+
     def cancel(self) -> None:
         """Undo the call: its callback is not called any more.  Idempotent."""
         if not self.done:

@@ -331,7 +331,8 @@ class Dispatcher:
             calls: list[Call] = list(queue)  # type: ignore[arg-type]
             queue.clear()
             for call in calls:
-                call.settle(None, error())
+                if not call.done:  # one that was settled before may have undone it
+                    call.settle(None, error())
 
 
 class _Repeat:

@@ -16,6 +16,7 @@ from .peer import (
     HEADERS,
     RST_STREAM,
     Network,
+    Peer,
     goaway,
     rst_stream,
     socket_pair,
@@ -119,6 +120,51 @@ async def test_a_cancelled_started_call_is_silent(
     peer = network.peers[0]
     assert [r.message for r in peer.requests.values()] == [b"b", b"c"]
     assert [(f.stream, f.code) for f in peer.frames if f.kind == RST_STREAM] == [(1, 8)]
+
+
+async def test_a_started_call_is_recalled_only_while_nothing_of_it_has_left(
+    nursery: trio.Nursery,
+) -> None:
+    network = Network(lambda peer: peer.greet({3: 1}))
+    results: list[object] = []
+    async with open_channel(network.connect, authority="peer") as channel:
+        calls = [
+            channel.start_unary(ECHO, name, lambda *got: results.append(got), timeout=5)
+            for name in (b"a", b"b", b"c")
+        ]
+        await trio.testing.wait_all_tasks_blocked()
+        assert [call.recall() for call in calls] == [False, True, True]
+        assert not calls[1].recall()  # that is done
+        nursery.start_soon(network.serve)
+        assert await channel.unary(ECHO, b"d") == b"d"
+        assert not calls[0].recall()
+    assert results == [(b"a", None)]
+    assert [r.message for r in network.peers[0].requests.values()] == [b"a", b"d"]
+
+
+@pytest.mark.parametrize("how", ["cancel", "recall"])
+async def test_a_callback_of_a_failed_dial_may_undo_a_call_that_fails_with_it(how: str) -> None:
+    async def refuse(peer: Peer) -> None:
+        raise ConnectionRefusedError("nobody is there")
+
+    network = Network()
+    results: list[str] = []
+    async with open_channel(network.connect, authority="peer") as channel:
+        network.on_dial = refuse
+        await (await network.peer(0)).close()
+
+        def failed(_: object, error: CallError | None) -> None:
+            assert error is not None
+            results.append(error.origin)
+            getattr(second, how)()
+
+        channel.start_unary(ECHO, b"a", failed, timeout=5)
+        second = channel.start_unary(ECHO, b"b", failed, timeout=5)
+        third = channel.start_unary(ECHO, b"c", failed, timeout=5)
+        await trio.sleep(0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert results == ["connection", "connection"]
+        assert third.done
 
 
 async def test_a_callback_may_start_the_next_call(nursery: trio.Nursery) -> None:
