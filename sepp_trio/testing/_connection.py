@@ -99,6 +99,9 @@ class ProxiedConnection:
                     writers.start_soon(self._write, server)
                 nursery.cancel_scope.cancel()
         finally:
+            for call in list(self._calls.values()):
+                if call.server_done and call.held_reply:
+                    self._proxy.lost(call)  # held up for so long that the way back has gone
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(client.stream)
                 await trio.aclose_forcefully(server.stream)

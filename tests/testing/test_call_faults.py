@@ -16,7 +16,7 @@ from sepp_trio import (
     ReserveOptions,
     TransportError,
 )
-from sepp_trio.testing import Delay, Fail, LoseReply, RestartServer
+from sepp_trio.testing import Delay, DropConnection, Fail, LoseReply, RestartServer
 from sepp_trio.transport import CallError
 from tests.testing.helpers import faults
 
@@ -66,6 +66,15 @@ async def test_a_lost_reply_leaves_the_call_done_and_unanswered(silent: bool) ->
         with pytest.raises(JobNotFoundError):
             await world.client.ack(job)
         assert world.client.statistics().connections == (1 if silent else 2)
+
+
+async def test_a_reply_that_is_held_up_when_its_connection_ends_is_lost() -> None:
+    async with faults(Delay("Ack", reply=9.0), DropConnection(2.0)) as world:
+        job = await world.job()
+        with pytest.raises((TransportError, JobNotFoundError)):
+            await world.client.ack(job)
+        assert world.log.of("Ack")[:2] == ["asked", "lost"]
+        assert trio.current_time() < 3
 
 
 @pytest.mark.parametrize("fault", [Delay("Ack", request=9.0), Delay("Ack", reply=9.0)])
