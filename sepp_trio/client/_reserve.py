@@ -18,6 +18,7 @@ from ._reason import clean_reason
 from ._taking import take
 
 if TYPE_CHECKING:
+    from ..lease import LeaseKeeper
     from ._client import SeppClient
 
 logger = logging.getLogger("sepp_trio")
@@ -33,6 +34,9 @@ _MARGIN = 1.0
 
 _LOOK_AGAIN = 1.0
 """Seconds between two questions for the server's time, where its leases are odd."""
+
+_PATIENCE = 1.0
+"""Seconds to wait for the server's time, where jobs of an answer may be over already."""
 
 _REFUSE_TIMEOUT = 5.0
 
@@ -52,9 +56,10 @@ async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
     Raises:
         CallError: the call failed.
     """
-    if not client._keeper.clock.known:
-        client._keeper.ask_time()  # answered before any wait is, and nobody waits for it
+    keeper = client._keeper
+    asked = seconds(options.lease_duration, "lease_duration")
     sent = trio.current_time()
+    keeper.freshen(sent, asked)  # answered before any wait is, and nobody waits for it
     wait = wait_within(
         seconds(options.wait_timeout, "wait_timeout", zero=True),
         trio.current_effective_deadline(),
@@ -70,14 +75,17 @@ async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
         parks=True,
     )
     received = trio.current_time()
-    asked = seconds(options.lease_duration, "lease_duration")
-    keeper = client._keeper
+    clock = keeper.clock
+    unsure = False
 
     @functools.cache  # jobs of one answer were leased in one moment
     def deadline_of(lease_expires_at: datetime) -> float:
-        grant = keeper.clock.grant(lease_expires_at.timestamp(), asked, sent, received)
-        if not grant.certain and received - keeper.clock.looked_at > _LOOK_AGAIN:
-            keeper.ask_time()
+        nonlocal unsure
+        grant = clock.grant(lease_expires_at.timestamp(), asked, sent, received)
+        if not grant.certain:
+            unsure = unsure or grant.end <= received
+            if received - clock.looked_at > _LOOK_AGAIN:
+                keeper.ask_time()
         return grant.end
 
     jobs = []
@@ -92,7 +100,28 @@ async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
             jobs.append(job)
         else:
             refuse(client, job, options.worker_id)
+    if unsure:
+        # What may be over already may as well have begun just now.
+        await _learn_time(keeper, received)
+        jobs = [
+            replace(
+                job,
+                lease_deadline=clock.reread(job.lease_expires_at.timestamp(), asked, received).end,
+            )
+            for job in jobs
+        ]
     return jobs
+
+
+async def _learn_time(keeper: LeaseKeeper, since: float) -> None:
+    """Wait until the server has told its time, if it soon does.
+
+    No checkpoint that is cancelled: the jobs are leased, and would be stranded.
+    """
+    known = trio.Event()
+    keeper.when_known(since, known.set)
+    with trio.CancelScope(deadline=since + _PATIENCE, shield=True):
+        await known.wait()
 
 
 def refuse(client: SeppClient, job: convert.MalformedJob, worker_id: str | None) -> None:

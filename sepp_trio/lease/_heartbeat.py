@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from ._held import HeldLease
     from .keeper import LeaseKeeper
 
-_LOOK_AGAIN = 60.0
-"""Seconds after which the server's time is asked for again while leases are held."""
-
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
@@ -60,6 +57,14 @@ class Heartbeat(Alarm):
         if self._call is None:
             super().stop()
 
+    def withdraw(self) -> None:
+        """``stop``, and a beat that waits for its turn, or for a connection, never leaves."""
+        self._stopped = True
+        if self._call is None:
+            super().stop()
+        elif self._call.recall():
+            self._ended()
+
     async def wait_answered(self) -> None:
         """Wait until no beat is on its way."""
         while self._call is not None:
@@ -74,6 +79,13 @@ class Heartbeat(Alarm):
         if interval is None or interval > 0.8 * left:
             interval = left / 3
         self._start_timer(now + max(interval * spread, 0.005), interval)
+
+    def hurry(self, now: float) -> None:
+        """The lease ends sooner than it seemed; so may many others that are told now."""
+        if self._call is not None:
+            self._await_answer(now)
+        else:
+            self.next(now, random.random())
 
     def _start_timer(self, due: float, interval: float) -> None:
         if not self._stopped:
@@ -96,8 +108,7 @@ class Heartbeat(Alarm):
             self._start_timer(lease.end - own * 2 / 3, own / 3)
             return
         keeper = self._keeper
-        if now - keeper.clock.looked_at > _LOOK_AGAIN:
-            keeper.ask_time()
+        keeper.freshen(now, own)
         request = self._request
         if request is None:
             wish = lease.extend_request(lease.asked)

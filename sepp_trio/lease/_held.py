@@ -158,7 +158,8 @@ class HeldLease(Settlement):
         if self.lost is None:
             self.lost = why
         self._cancel_scopes(f"{LEASE_LOST}: {why}")
-        self._stop_beats()
+        if self.heartbeat is not None:
+            self.heartbeat.withdraw()
 
     def cancel(self, reason: str) -> None:
         """Cancel the holder, who still has the lease and may settle the job once it is out.
@@ -169,17 +170,14 @@ class HeldLease(Settlement):
         self.check(now)
         self._cancelled(reason, now)
         self._cancel_scopes(reason)
-        self._stop_beats()
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
 
     def _cancel_scopes(self, reason: str) -> None:
         assert self.scope is not None
         self.scope.cancel(reason=reason)
         for scope in self._joined or ():
             scope.cancel(reason=reason)
-
-    def _stop_beats(self) -> None:
-        if self.heartbeat is not None:
-            self.heartbeat.stop()
 
     def set_limit(self, limit: float) -> None:
         """Cancel the holder at ``limit``, on Trio's clock, unless the lease ends before."""
@@ -196,7 +194,7 @@ class HeldLease(Settlement):
                     scope.deadline = inf
         self.phase = _SETTLED
         if self.heartbeat is not None:
-            self.heartbeat.stop()
+            self.heartbeat.withdraw()
             self.heartbeat = None  # it refers to this lease: no work for the garbage collector
         keeper = self.keeper
         if keeper.held.get(self.key) is self:
@@ -252,14 +250,26 @@ class HeldLease(Settlement):
         if not certain:
             self.keeper.doubt(self)
 
-    def reread(self) -> None:
-        """Read the last answer again, now that the server's time is known better."""
-        self.check(trio.current_time())
+    def reread(self, asked_at: float, *, jumped: bool) -> bool:
+        """Read the last answer again, now that the server's time is known better.
+
+        ``asked_at`` is when the server was asked for it; ``jumped``, that it is another than
+        was thought. Returns whether the lease's end is known for good.
+        """
+        now = trio.current_time()
+        self.check(now)
         if self._answer is None or self.lost is not None:
-            return
+            return True
         expires_at, asked, received = self._answer
+        later = received <= asked_at
+        if not (later or jumped):
+            return False  # the time may be that of a clock which was set before the answer came
+        seemed = self.end
         grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, received)
         self.end_at(grant.end, grant.length, own=asked == self.asked)
+        if self.end < seemed - self._margin and self.heartbeat is not None:
+            self.heartbeat.hurry(now)
+        return later and grant.certain
 
     def end_at(self, end: float, length: float, *, own: bool) -> None:
         """Set the end; ``own`` if it is the answer to what the heartbeat asks for."""

@@ -83,7 +83,7 @@ class Settlement:
                 self._method,
                 self._request,
                 self._answered,
-                timeout=max(self.end - now, 0.001),
+                timeout=self.end - now,  # at or after the end it fails there, and never leaves
                 urgent=True,
                 now=now,
             )

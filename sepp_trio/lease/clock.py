@@ -1,11 +1,15 @@
 """The server's time as points on Trio's clock.
 
 The server's clock and ours are never compared: what is learned, from the times at which a
-request left and its answer came, is where the server's clock stands on Trio's. A call in
-whose answer the server looks at its clock bounds that offset from both sides; all later
-answers have to agree with it. One that does not (the server granted something else than
-usual, or somebody set its clock) gets the cautious reading at once and is marked as not
-certain; the keeper then asks the server for its time, and reads it again.
+request left and its answer came, is where the server's clock stands on Trio's. Only an answer
+in which the server says its time bounds that offset from both sides. The end of a lease bounds
+it from below, for the server may have granted less than was asked, but never more. A lease is
+read with the upper bound, so that no reading is late.
+
+An answer that fits no offset in these bounds (the server granted something else than usual, or
+somebody set its clock) gets the cautious reading and is marked as not certain, as is every
+answer while the bounds are far apart for such a lease; the keeper then asks the server for its
+time, and reads it again.
 """
 
 from __future__ import annotations
@@ -22,20 +26,27 @@ _DRIFT = 0.0005
 _SLACK = 0.005
 """Seconds by which an answer may differ from what is known without being odd."""
 
+_LOOK_AGAIN = 60.0
+"""Seconds for which the server's time is known well enough for any lease."""
+
+_PRECISE = 20
+"""A lease may be read as shorter than it is by one such part of it."""
+
 
 class Grant(NamedTuple):
     """What an answer says about a lease, on Trio's clock."""
 
     end: float
-    """Never later than the server's end of the lease, if ``certain``, but for what the clocks
-    drift apart while it lasts (a holder's margin is larger); nor than the receipt plus what
-    was granted, ever."""
+    """Never later than the server's end of the lease, but for what the clocks drift apart while
+    it lasts (a holder's margin is larger), if its clock was not set since its time was asked
+    for; nor than the receipt plus what was asked for, ever."""
 
     length: float
     """Seconds of lease left at its receipt, or what was granted where that is known."""
 
     certain: bool
-    """False: the answer does not fit what is known; ask for the server's time."""
+    """False: the lease may well last longer, or not fit what is known; ask for the server's
+    time."""
 
 
 class ServerClock:
@@ -45,14 +56,27 @@ class ServerClock:
     clock, server times are seconds since the epoch.
     """
 
-    __slots__ = ("_at", "_high", "_low", "_round_trip", "longest_lease", "looked_at")
+    __slots__ = (
+        "_at",
+        "_high",
+        "_low",
+        "_odd_at",
+        "_quick",
+        "_round_trip",
+        "longest_lease",
+        "looked_at",
+    )
 
     def __init__(self) -> None:
         # The offset, server's clock less Trio's, lay between these two at ``_at``.
         self._low = -inf
         self._high = inf
         self._at = 0.0
+        # When the latest answer came that does not fit them, until they are known anew.
+        self._odd_at = inf
+        # Of the latest question for the server's time, and the usual for a quick one.
         self._round_trip = 0.0
+        self._quick = inf
         self.longest_lease = inf
         """Seconds; the server's own limit, as far as it said (a queue may have another)."""
         self.looked_at = -inf
@@ -62,6 +86,10 @@ class ServerClock:
     def known(self) -> bool:
         """Whether the server's time was ever learned."""
         return self.looked_at > -inf
+
+    def is_stale(self, now: float, length: float) -> bool:
+        """Whether to ask for the server's time before a lease of so many seconds is read."""
+        return now - self.looked_at > _LOOK_AGAIN or self._is_vague(now, length)
 
     def observe(self, server_time: float, sent: float, received: float) -> bool:
         """Take in the server's time out of one answer.
@@ -73,10 +101,17 @@ class ServerClock:
         high = server_time + _TICK - sent
         old_low, old_high = self._bounds(received)
         jumped = low > old_high or high < old_low
-        self._low = low if jumped else max(low, old_low)
-        self._high = high if jumped else min(high, old_high)
+        if jumped or sent >= self._odd_at:
+            # After an odd answer the old bounds may be those of a clock that has been set since,
+            # by less than this answer can show.
+            self._odd_at = inf
+        else:
+            low, high = max(low, old_low), min(high, old_high)
+        self._low, self._high = low, high
         self._at = self.looked_at = received
         self._round_trip = received - sent
+        # A network that has become slow for good is seen as such after a while.
+        self._quick = min(self._round_trip, 1.5 * self._quick + _TICK)
         return jumped
 
     def grant(
@@ -93,60 +128,66 @@ class ServerClock:
             expires_at: The lease's end, by the server's clock.
             asked: Seconds of lease that were asked for; the server never grants more.
             sent, received: When the request left and the answer came.
-            usual: Seconds that the server granted last time for the same wish.
+            usual: Seconds that the server granted last time for the same wish, as far as known.
         """
         asked = _as_granted(asked)
-        drift = _DRIFT * abs(received - self._at)
-        low, high = self._low - drift, self._high + drift
-        slack = _SLACK + 2 * self._round_trip
-        expected = full = min(asked, self.longest_lease)
-        if usual is not None and not -slack <= usual - full <= slack:
-            expected = min(asked, usual)
-        # The offset that this answer shows if the server granted what is expected.
-        shown_low = expires_at - expected - received
-        shown_high = expires_at - expected + _TICK - sent
-        if low - slack <= shown_high and shown_low <= high + slack and self.known:
-            if expected == full:  # known to the millisecond
-                self._narrow(shown_low, shown_high, low, high, received)
-                high = self._high
+        expected = min(asked, self.longest_lease)
+        if self.known:
+            low, high = self._bounds(received)
             end = expires_at - high
-            if end > received + asked:
-                end = received + asked
-            return Grant(end, expected, True)
-        # Unless the server let it wait for a job, the request was answered at once.
-        cautious = expected + (max(sent, received - self._round_trip) if self.known else sent)
-        end = expires_at - high
-        if not sent <= end <= received + asked:
-            end = cautious  # no grant looks like that: the clock was set
-        end = min(end, cautious)
-        return Grant(end, max(end - received, 0.0), certain=False)
+            latest = expires_at - low
+            if end <= received + expected + _SLACK and latest >= sent + expected - _TICK - _SLACK:
+                end = self._follow(expires_at, asked, expected, received, low, high)
+                return Grant(end, expected, not self._is_vague(received, expected))
+            if usual is not None and usual != expected:
+                expected = min(asked, usual)
+                # It was learned as exactly as the server's time is known.
+                slack = _SLACK + high - low
+                if end <= received + expected + slack and latest >= sent + expected - slack:
+                    end = min(end, received + expected)
+                    return Grant(end, expected, not self._is_vague(received, expected))
+            self._odd_at = received
+            if end <= received + expected and latest >= sent:
+                # A shorter grant; or the clock was set back, and the lease ends later.
+                return Grant(end, max(end - received, 0.0), certain=False)
+        # More than usual, or no grant at all: the clock was set, or is not known yet.
+        return Grant(sent + expected - _TICK, expected, certain=False)
 
     def reread(self, expires_at: float, asked: float, received: float) -> Grant:
         """Read an answer again, after the server's time was asked for."""
-        asked = _as_granted(asked)
-        end = min(expires_at - self._high_at(received), received + asked)
-        return Grant(end, max(end - received, 0.0), certain=True)
+        _, high = self._bounds(received)
+        end = min(expires_at - high, received + _as_granted(asked))
+        length = max(end - received, 0.0)
+        return Grant(end, length, not self._is_vague(received, length))
 
-    def _narrow(
-        self, shown_low: float, shown_high: float, low: float, high: float, received: float
-    ) -> None:
-        """Take in the offset that an ordinary answer shows: this is what follows a drift."""
-        if shown_low > high:
-            # A hair beyond what is known. An answer that let us wait does not bound the other
-            # side: what it shows there may be off by the whole wait.
-            self._low, self._high = shown_low, min(shown_high, shown_low + _SLACK)
-        elif shown_high < low:
-            self._low, self._high = max(shown_low, shown_high - _SLACK), shown_high
-        else:
-            self._low, self._high = max(low, shown_low), min(high, shown_high)
-        self._at = received
+    def _follow(
+        self,
+        expires_at: float,
+        asked: float,
+        expected: float,
+        received: float,
+        low: float,
+        high: float,
+    ) -> float:
+        """Learn from an ordinary answer, and read it: this is what follows a drift."""
+        shown = expires_at - asked - received  # the offset is no less: no more was granted
+        if shown > low:
+            if shown > high:  # a hair beyond what is known
+                high = shown + _SLACK + self._round_trip
+            self._low, self._high, self._at = shown, high, received
+        end = expires_at - high
+        if end > received + expected:
+            end = received + expected - _SLACK - self._round_trip
+        return end
 
     def _bounds(self, now: float) -> tuple[float, float]:
         drift = _DRIFT * abs(now - self._at)
         return self._low - drift, self._high + drift
 
-    def _high_at(self, now: float) -> float:
-        return self._high + _DRIFT * abs(now - self._at)
+    def _is_vague(self, now: float, length: float) -> bool:
+        """Whether the bounds are too far apart for a lease, and need not be."""
+        apart = self._high - self._low + 2 * _DRIFT * abs(now - self._at)
+        return apart > max(length / _PRECISE, 2 * self._quick + 3 * _TICK)
 
 
 def _as_granted(asked: float) -> float:

@@ -25,7 +25,9 @@ _GOLDEN = 0.6180339887498949
 """Multiples of it, less their whole parts, lie evenly between 0 and 1 however many there are."""
 
 _ASK_AGAIN = 0.5
-"""Seconds between two questions for the server's time, and within which one is answered."""
+"""Seconds after which a question for the server's time that failed is asked again."""
+
+_ASK_TIMEOUT = 2.0
 
 _LOG_EVERY = 1.0
 
@@ -78,7 +80,9 @@ class LeaseKeeper:
         """Every lease in keeping; they enter and leave it by themselves."""
         self.doubtful: set[HeldLease] = set()
         """Those whose end is to be read again when the server's time is known."""
-        self._asking_since: float | None = None
+        self._waiting: list[tuple[float, Callable[[], None]]] = []
+        """Who waits for the server's time, since when."""
+        self._asking = False
         self._asks_again = Timer(self.ask_time)
         self._opened_at = float("-inf")
         self._opened_then = 0
@@ -177,27 +181,49 @@ class LeaseKeeper:
         leases = list(self.held.values() if jumped else self.doubtful)
         self.doubtful.clear()
         for lease in leases:
-            lease.reread()
+            if not lease.reread(sent, jumped=jumped):
+                self.doubtful.add(lease)
+        waiting, self._waiting = self._waiting, []
+        for since, call in waiting:
+            if since <= sent:
+                call()
+            else:
+                self._waiting.append((since, call))
 
     def doubt(self, lease: HeldLease) -> None:
         """An answer about this lease does not fit what is known of the server's clock."""
         self.doubtful.add(lease)
         self.ask_time()
 
+    def when_known(self, since: float, call: Callable[[], None]) -> None:
+        """Call it when the server has told its time in answer to a question that was asked
+        ``since`` or later; that may be never."""
+        self._waiting.append((since, call))
+        self.ask_time()
+
+    def freshen(self, now: float, length: float) -> None:
+        """Ask for the server's time if a lease of so many seconds could not be read well."""
+        if self.clock.is_stale(now, length):
+            self.ask_time()
+
     def ask_time(self) -> None:
         """Ask the server for its time, unless that is being done; nothing is waited for."""
-        if self._asking_since is not None:
+        if self._asking:
             return
-        sent = self._asking_since = trio.current_time()
+        sent = trio.current_time()
 
         def answered(
             response: records.GetServerInfoResponse | None, error: CallError | None
         ) -> None:
-            self._asking_since = None
+            self._asking = False
             now = trio.current_time()
             if response is not None:
                 self.take_server_info(response, sent, now)
-            if self.doubtful:
+            if not (self.doubtful or self._waiting):
+                return
+            if self.clock.looked_at == now:
+                self.ask_time()  # that was asked too early for them, or came too slowly
+            else:
                 self.wheel.start(self._asks_again, now + _ASK_AGAIN)
 
         with suppress(ChannelClosed):
@@ -205,6 +231,7 @@ class LeaseKeeper:
                 self.methods.get_server_info,
                 records.GetServerInfoRequest(),
                 answered,
-                timeout=_ASK_AGAIN * 4,
+                timeout=_ASK_TIMEOUT,
                 urgent=True,
             )
+            self._asking = True

@@ -174,6 +174,7 @@ class Poller:
             options.wait_timeout, trio.current_effective_deadline(), self._sent
         )
         self._asked = wanted
+        run.keeper.freshen(self._sent, options.lease_duration)
         request = records.ReserveRequest(
             queues=list(options.queues),
             wait_timeout=convert.seconds_to_wire(self._wait),

@@ -66,10 +66,8 @@ class Reports:
             self._run.counters.settled_by_handler += 1
             self._log_error(job, error, "after it was acked or nacked")
         elif lease.lost is not None:
-            self._run.counters.lost += 1
-            logger.error("%s: %s, nothing is sent for it: %s", job.label, LEASE_LOST, lease.lost)
+            self._lost(job)
             self._log_error(job, error, "after its lease was lost")
-            lease.close()
         elif leaving is not None:
             self.give_back(job, WORKER_EXITS)
         elif cancelled is not None:
@@ -84,6 +82,11 @@ class Reports:
         if leaving is not None:
             self._run.leave(leaving)
             self._run.stop.force(WORKER_EXITS)
+
+    def _lost(self, job: RunningJob) -> None:
+        self._run.counters.lost += 1
+        logger.error("%s: %s, nothing is sent for it: %s", job.label, LEASE_LOST, job.lease.lost)
+        job.lease.close()
 
     def _report_cancelled(
         self, job: RunningJob, error: BaseException | None, cancelled: str
@@ -131,24 +134,32 @@ class Reports:
     def reserve_settled(self) -> None:
         """No reserve of this worker waits any more: give back what was held back for that."""
         held_back, self._held_back = self._held_back, []
+        now = trio.current_time()
         for job, reason in held_back:
-            self._nack(job.label, job.lease, NOW, f"interrupted: {reason}", given_back=True)
+            job.lease.check(now)
+            if job.lease.lost is None:
+                self._nack(job.label, job.lease, NOW, f"interrupted: {reason}", given_back=True)
+            else:
+                self._lost(job)
             self._run.slots.reported()
 
     def over_before_start(self, record: records.Job, lease: HeldLease) -> None:
         """The lease was over, or lost, before the job could start."""
+        self.not_started(record, f"{LEASE_LOST}: {lease.lost}")
+        lease.close()
+
+    def not_started(self, record: records.Job, why: str) -> None:
+        """A job is left to itself: its lease has ended, or nobody knows whether it has."""
         self._run.counters.lost += 1
         self._flood.log(
             logging.ERROR,
             "over",
-            "job %s type %r attempt %d: not started, %s: %s",
+            "job %s type %r attempt %d: not started, %s",
             record.id,
             record.job_type,
             record.attempt,
-            LEASE_LOST,
-            lease.lost,
+            why,
         )
-        lease.close()
 
     def unhandled(self, record: records.Job, lease: HeldLease) -> None:
         """No handler: another worker may have one, but not at once."""
@@ -283,6 +294,7 @@ class Reports:
 
     def give_up(self) -> None:
         """Wait for no answer any more."""
+        self._run.unsure.give_up()
         for lease in list(self._pending):
             self._run.counters.unreported += 1
             self._flood.log(

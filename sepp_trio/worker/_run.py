@@ -22,6 +22,7 @@ from ._signal import Signal
 from ._slots import Slots
 from ._statistics import Counters
 from ._stop import Stop
+from ._unsure import Unsure
 from .job import RunningJob
 from .registry import Registry
 
@@ -29,6 +30,8 @@ WORKER_CANCELLED: Final = "worker cancelled"
 CLIENT_CLOSED: Final = "client closed"
 
 _HELD: Final = Phase.HELD  # an enum's members are looked up slowly
+
+_NOT_TAKEN_IN: Final = "a reserved job could not be taken in; its lease runs out"
 
 _LOOK_EVERY = 1.0
 """Seconds between two looks for handlers that do not react to their cancel."""
@@ -59,6 +62,7 @@ class Run:
         self.poller = Poller(self)
         self.reports = Reports(self)
         self.stop = Stop(self)
+        self.unsure = Unsure(self)
         self._client = client
         self._read_job = JobReader().read
         self._usual: float | None = None
@@ -147,7 +151,7 @@ class Run:
             try:
                 good += self._receive(raw, sent, now)
             except Exception:
-                logger.exception("a reserved job could not be taken in; its lease runs out")
+                logger.exception(_NOT_TAKEN_IN)
         return good
 
     def _receive(self, raw: bytes, sent: float, now: float) -> bool:
@@ -172,9 +176,14 @@ class Run:
             assert expires_at is not None  # its reader has seen to it
             self._read_grant(expires_at, sent, now)
         lease.take(self._grant, self._answer)
-        if now >= lease.due and lease.check(now) is not None:
-            self.reports.over_before_start(record, lease)
-            return True
+        if now >= lease.due:
+            if not self._grant.certain:
+                lease.close()
+                self.unsure.wait(record, raw, sent, self._answer)
+                return True
+            if lease.check(now) is not None:
+                self.reports.over_before_start(record, lease)
+                return True
         entry = self.registry.find(record.job_type)
         if entry is None:
             self.reports.unhandled(record, lease)
@@ -196,6 +205,16 @@ class Run:
             # lease, and an attempt. When it starts it gets a whole lease, and no more.
             self.keeper.start_beats(lease, now)
         return True
+
+    def receive_again(self, raw: bytes, sent: float, answer: Answer) -> None:
+        """Take in a job whose lease can be read, now that the server's time is known."""
+        expires_at, asked, received = self._answer = answer
+        self._granted_end, self._granted_sent = expires_at, sent
+        self._grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, received)
+        try:
+            self._receive(raw, sent, trio.current_time())
+        except Exception:
+            logger.exception(_NOT_TAKEN_IN)
 
     def _read_grant(self, expires_at: records.Timestamp, sent: float, now: float) -> None:
         """What the server granted; the same for most jobs of one answer."""
