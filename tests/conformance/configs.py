@@ -18,7 +18,8 @@ DEFAULT = ""
 
 RETAINING = "[storage]\ndead_letter_retention_ms = 3600000\n"
 
-SHORT_RETENTION = "[storage]\ndead_letter_retention_ms = 2500\n"
+SHORTLY = 4.0  # seconds
+SHORT_RETENTION = f"[storage]\ndead_letter_retention_ms = {SHORTLY * 1000:.0f}\n"
 
 SMALL_SWEEPS = "[storage]\nsweep_limit = 5\ndead_letter_retention_ms = 3600000\n"
 
@@ -93,7 +94,7 @@ RETRIES = (
     + _queues("eager", 'retry_backoff = "exponential"')
 )
 
-DEDUP = "[storage]\ndedup_window_ms = 2500\n" + _queues("memorious", "dedup_window_ms = 60000")
+DEDUP = "[storage]\ndedup_window_ms = 5000\n" + _queues("memorious", "dedup_window_ms = 60000")
 
 SMALL_MESSAGES = "[limits]\nmax_message_bytes = 4096\nmax_payload_bytes = 2048\n"
 

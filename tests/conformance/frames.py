@@ -70,7 +70,7 @@ class Wire:
     ) -> None:
         host, _, port = address.rpartition(":")
         self.address = address
-        self._socket = socket.create_connection((host, int(port)), 5)
+        self._socket = socket.create_connection((host, int(port)), 15)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             try:
@@ -177,7 +177,7 @@ class Wire:
 
     # --- receiving
 
-    def answer(self, stream: int, within: float = 5.0) -> Reply:
+    def answer(self, stream: int, within: float = 15.0) -> Reply:
         """Wait until a stream has ended."""
         self.until(lambda: self.reply(stream).ended or self.reply(stream).reset is not None, within)
         return self.reply(stream)
@@ -186,7 +186,7 @@ class Wire:
         """What has come on a stream so far."""
         return self.replies.setdefault(stream, Reply())
 
-    def until(self, done: Callable[[], bool], within: float = 5.0) -> None:
+    def until(self, done: Callable[[], bool], within: float = 15.0) -> None:
         """Read until `done`; AssertionError if it takes longer, or the connection ends first."""
         deadline = time.monotonic() + within
         while not done():
@@ -195,7 +195,7 @@ class Wire:
             assert not self.closed, f"the connection ended; frames: {self.frames[-8:]}"
             self._read(left)
 
-    def until_closed(self, within: float = 5.0) -> None:
+    def until_closed(self, within: float = 15.0) -> None:
         """Read until the server has closed the connection."""
         deadline = time.monotonic() + within
         while not self.closed:

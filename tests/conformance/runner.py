@@ -3,6 +3,9 @@
 Most scenarios wait for timers of the server, so running them together takes little longer than
 the longest of them. Every scenario has its own connection and its own queues, so that they do
 not see each other; one that needs the whole server to itself says so and gets one.
+
+A scenario that fails while the machine stood still (see stalls.py) is run again, on a server of
+its own; one that fails on a machine that did not has failed.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.conformance import scenarios
@@ -17,6 +21,7 @@ from tests.conformance.configs import KEYS, NO_KEYS, TLS
 from tests.conformance.loops import AsyncioLoop, TrioLoop
 from tests.conformance.registry import SCENARIOS, Env
 from tests.conformance.servers import Server, ServerError
+from tests.conformance.stalls import StallWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,10 +33,19 @@ if TYPE_CHECKING:
 # So many that the run is short, so few that two cores keep up with the timers.
 AT_ONCE = 24
 # Of a whole run; every scenario has a limit of its own, this is for one that ignores it.
-LONGEST = 150.0
+LONGEST = 240.0
+TRIES = 3
 
 for _module in pkgutil.iter_modules(scenarios.__path__):
     importlib.import_module(f"{scenarios.__name__}.{_module.name}")
+
+
+@dataclass
+class Outcome:
+    """What a scenario raised, or None, and what it had raised during stalls before."""
+
+    error: BaseException | None = None
+    during_stalls: list[BaseException] = field(default_factory=list)
 
 
 class Servers:
@@ -65,22 +79,18 @@ def _driver(name: str) -> tuple[Loop, Callable[..., contextlib.AbstractAsyncCont
 
 def run_scenarios(
     servers: Servers, kind: str, driver: str, names: Iterable[str]
-) -> dict[str, BaseException | None]:
-    """Run the named scenarios; what each of them raised, or None."""
+) -> dict[str, Outcome]:
+    """Run the named scenarios; how each of them ended."""
     loop, connector = _driver(driver)
-    outcomes: dict[str, BaseException | None] = {}
+    watch = StallWatch()
+    outcomes: dict[str, Outcome] = {}
     chosen = [SCENARIOS[name] for name in names]
-    # All of them now: a start that holds up the loop later costs the scenarios under way their
-    # leases on a busy machine.
-    for scenario in chosen:
-        if not scenario.own_server:
-            servers.shared(kind, scenario.config)
 
-    async def one(chosen: Scenario) -> None:
-        if not chosen.own_server:
+    async def one(chosen: Scenario, *, own_server: bool) -> None:
+        if not own_server:
             await on(chosen, servers.shared(kind, chosen.config))
             return
-        server = Server(kind, chosen.config, durable=True)
+        server = Server(kind, chosen.config, durable=chosen.own_server)
         try:
             await loop.in_thread(server.start)
             await on(chosen, server)
@@ -101,12 +111,19 @@ def run_scenarios(
         await loop.limited(chosen.limit, body)
 
     async def kept(chosen: Scenario) -> None:
-        try:
-            await one(chosen)
-        except Exception as error:
-            outcomes[chosen.name] = error
-        else:
-            outcomes[chosen.name] = None
+        failures: list[BaseException] = []
+        while True:
+            stalls = watch.stalls
+            try:
+                await one(chosen, own_server=chosen.own_server or bool(failures))
+            except Exception as error:
+                failures.append(error)
+            else:
+                outcomes[chosen.name] = Outcome(None, failures)
+                return
+            if watch.stalls == stalls or len(failures) == TRIES:
+                outcomes[chosen.name] = Outcome(failures.pop(), failures)
+                return
 
     async def main() -> None:
         places = loop.semaphore(AT_ONCE)
@@ -118,20 +135,23 @@ def run_scenarios(
         for task in [loop.start(placed, scenario) for scenario in chosen]:
             await task.result()
 
+    # All of them now: a start that holds up the loop later costs the scenarios under way their
+    # leases on a busy machine.
     try:
         for scenario in chosen:
             if not scenario.own_server:
                 servers.shared(kind, scenario.config)
     except ServerError as error:
         # One server that does not start speaks for all that would be tried after it.
-        return {scenario.name: error for scenario in chosen}
+        return {scenario.name: Outcome(error) for scenario in chosen}
 
     async def bounded() -> None:
         with contextlib.suppress(TimeoutError):
             await loop.limited(LONGEST, main)
 
-    loop.run(bounded)
+    with watch.running():
+        loop.run(bounded)
     for scenario in chosen:
         late = TimeoutError(f"not ended {LONGEST} s after the run began, whatever its own limit")
-        outcomes.setdefault(scenario.name, late)
+        outcomes.setdefault(scenario.name, Outcome(late))
     return outcomes

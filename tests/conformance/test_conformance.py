@@ -15,12 +15,14 @@ import pytest
 
 from tests.conformance.configs import DRIVERS
 from tests.conformance.registry import SCENARIOS
-from tests.conformance.runner import run_scenarios
+from tests.conformance.runner import LONGEST, run_scenarios
 from tests.conformance.servers import EMBEDDED, EMBEDDED_FILE, HOW_TO_GET_IT, REAL, real_binary
 from tests.conformance.unobserved import SKIPPED
 
 if TYPE_CHECKING:
-    from tests.conformance.runner import Servers
+    from collections.abc import Callable
+
+    from tests.conformance.runner import Outcome, Servers
 
 PAIRS = [
     (EMBEDDED, "sepp_trio"),
@@ -30,7 +32,7 @@ PAIRS = [
     (REAL, "sepp_py"),
 ]
 _WITHOUT_REAL = pytest.mark.skipif(real_binary() is None, reason=HOW_TO_GET_IT)
-_outcomes: dict[tuple[str, str], dict[str, BaseException | None]] = {}
+_outcomes: dict[tuple[str, str], dict[str, Outcome]] = {}
 
 
 def _parameters() -> list[object]:
@@ -57,7 +59,7 @@ def _parameters() -> list[object]:
 
 
 # The first test of a pair waits for all of the pair's scenarios; each has its own limit inside.
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(LONGEST + 60)
 @pytest.mark.parametrize(("kind", "driver", "name"), _parameters())
 def test_conformance(
     kind: str,
@@ -65,15 +67,18 @@ def test_conformance(
     name: str,
     conformance_servers: Servers,
     request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
 ) -> None:
     pair = (kind, driver)
     if pair not in _outcomes:
         _outcomes[pair] = run_scenarios(
             conformance_servers, kind, driver, _asked_for(request.session, pair)
         )
-    error = _outcomes[pair][name]
-    if error is not None:
-        raise error
+    outcome = _outcomes[pair][name]
+    for failure in outcome.during_stalls:
+        record_property("failed during a stall", repr(failure))
+    if outcome.error is not None:
+        raise outcome.error
 
 
 def _asked_for(session: pytest.Session, pair: tuple[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ from tests.conformance.timers import LONGEST, Timers
 
 @pytest.mark.real_server
 @pytest.mark.skipif(real_binary() is None, reason=HOW_TO_GET_IT)
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("chapter", range(len(CONFIGS)), ids=["caps", "strict", "defaults"])
 def test_random_operations_have_the_same_answers(chapter: int) -> None:
     comparison = Comparison(random.randrange(1_000_000))

@@ -94,7 +94,7 @@ def _starts(kind: str, config: str) -> bool:
     return False
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "kind",
     [

@@ -29,7 +29,7 @@ def a_deadline_ends_a_call_as_cancelled(server: Server) -> None:
             started = time.monotonic()
             reply = wire.call(RESERVE, parked(), grpc_timeout=value)
             assert reply.status == CANCELLED, value
-            assert seconds - 0.02 < time.monotonic() - started < seconds + 3.0
+            assert seconds - 0.02 < time.monotonic() - started < seconds + 5.0
         for value in ("0m", "1n"):
             assert wire.call(RESERVE, parked(), grpc_timeout=value).status == CANCELLED
         works(wire)
@@ -45,9 +45,9 @@ def a_deadline_that_does_not_parse_is_none(server: Server) -> None:
 @probe()
 def a_reset_call_gets_no_answer_and_the_others_do(server: Server) -> None:
     with Wire(server.address) as wire:
-        stream = wire.start(RESERVE, parked(0.6))
-        other = wire.start(RESERVE, parked(0.6))
-        wire.listen(0.2)
+        stream = wire.start(RESERVE, parked(3.0))
+        other = wire.start(RESERVE, parked(3.0))
+        wire.listen(0.1)
         wire.send(RstStreamFrame(stream, 8))
         assert wire.answer(other).status == OK
         wire.listen(0.2)

@@ -6,9 +6,9 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tests.conformance.configs import LIMITS, RETAINING, SHORT_RETENTION, SMALL_SWEEPS
+from tests.conformance.configs import LIMITS, RETAINING, SHORT_RETENTION, SHORTLY, SMALL_SWEEPS
 from tests.conformance.face import NewJob, refused
-from tests.conformance.registry import scenario
+from tests.conformance.registry import LATE, scenario
 from tests.conformance.wire import batch, new_job, pb, reserve_request
 
 if TYPE_CHECKING:
@@ -131,8 +131,10 @@ async def an_unfiltered_drain_finds_dead_letters_of_one_moment_in_all_queues(env
     queues = ["bb", "a", "ccc", "aa", "b"]
     await env.enqueue(*[NewJob(q, max_attempts=1) for q in queues for _ in range(3)])
     jobs = await env.face.reserve(queues, lease=1.0, max_jobs=20)
-    await env.sleep(2.0)
-    dead = await env.face.drain(None, 20)
+    deadline = env.loop.now() + 15
+    while not (dead := await env.face.drain(None, 20)):
+        assert env.loop.now() < deadline
+        await env.sleep(0.05)
     assert sorted((d.queue, d.id) for d in dead) == sorted((j.queue, j.id) for j in jobs)
     assert len(dead) == 15
     assert len({d.failed_ms for d in dead}) == 1
@@ -163,10 +165,10 @@ async def a_small_sweep_limit_delays_no_timer(env: Env) -> None:
     queue = env.queue()
     at = datetime.fromtimestamp(time.time() + 0.5, tz=UTC)
     await env.enqueue(*[NewJob(queue, scheduled_at=at)] * 60)
-    await env.sleep(1.5)
+    await env.sleep(0.5 + LATE)
     jobs = await env.face.reserve([queue], lease=1.0, max_jobs=100)
     assert len(jobs) == 60
-    await env.sleep(2.0)
+    await env.sleep(1.0 + LATE)
     again = await env.face.reserve([queue], max_jobs=100)
     assert {job.attempt for job in again} == {2}
     assert len(again) == 60
@@ -178,7 +180,7 @@ async def a_dead_letter_is_dropped_after_its_retention(env: Env) -> None:
     await _bury(env, queue)
     assert len(await env.face.drain(queue, 9)) == 1
     await _bury(env, queue)
-    await env.sleep(3.7)
+    await env.sleep(SHORTLY + LATE)
     assert await env.face.drain(queue, 9) == []
 
 

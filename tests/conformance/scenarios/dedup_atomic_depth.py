@@ -86,7 +86,7 @@ async def a_key_is_free_after_its_window_which_a_hit_does_not_move(env: Env) -> 
     (first,) = await env.enqueue(NewJob(queue, key="k"))
     await env.sleep(1.0)
     assert await env.face.enqueue_batch([NewJob(queue, key="k")]) == [Ack(first, True)]
-    await env.sleep(2.0)  # 3 s after the first, 2 s after the hit: the window is 2.5 s
+    await env.sleep(4.5)  # 5.5 s after the first, 4.5 s after the hit: the window is 5 s
     (second,) = await env.enqueue(NewJob(queue, key="k"))
     assert second != first
     assert len(await env.face.reserve([queue], max_jobs=9)) == 2
@@ -96,7 +96,7 @@ async def a_key_is_free_after_its_window_which_a_hit_does_not_move(env: Env) -> 
 async def a_queue_overrides_the_window(env: Env) -> None:
     queue = env.declared("memorious")
     (first,) = await env.enqueue(NewJob(queue, key="k"))
-    await env.sleep(3.5)
+    await env.sleep(5.5)
     assert await env.face.enqueue_batch([NewJob(queue, key="k")]) == [Ack(first, True)]
 
 

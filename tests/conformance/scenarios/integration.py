@@ -198,6 +198,7 @@ async def worker_parallel_jobs(env: Env) -> None:
         nonlocal running, most, done
         running += 1
         most = max(most, running)
+        await env.eventually(lambda: most > 1)
         await env.sleep(0.15)
         running -= 1
         done += 1

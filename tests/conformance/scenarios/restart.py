@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.conformance.configs import RETAINING
 from tests.conformance.face import Ack, NewJob, Refused, refused
-from tests.conformance.registry import scenario
+from tests.conformance.registry import LATE, scenario
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,12 +52,12 @@ async def a_server_that_has_ended_cannot_be_reached(env: Env) -> None:
         await env.face.info()
 
 
-@scenario(own_server=True, limit=40.0)
+@scenario(own_server=True)
 async def an_enqueue_that_was_acknowledged_survives_sigterm_under_load(env: Env) -> None:
     await _load(env, env.server.terminate)
 
 
-@scenario(config='[storage]\npersist_mode = "sync_all"\n', own_server=True, limit=40.0)
+@scenario(config='[storage]\npersist_mode = "sync_all"\n', own_server=True)
 async def an_enqueue_that_was_acknowledged_survives_sigkill_under_load(env: Env) -> None:
     await _load(env, env.server.kill)
 
@@ -76,7 +76,7 @@ async def _load(env: Env, stop: Callable[[], None]) -> None:
             acknowledged.add(result.job_id)
 
     producers = [env.start(produce) for _ in range(8)]
-    await env.sleep(0.7)
+    await env.eventually(lambda: len(acknowledged) > 20)
     await env.loop.in_thread(stop)
     if stop == env.server.terminate:
         await env.loop.in_thread(env.server.wait)
@@ -88,11 +88,10 @@ async def _load(env: Env, stop: Callable[[], None]) -> None:
     stored: set[str] = set()
     while jobs := await env.face.reserve([queue], max_jobs=256):
         stored |= {job.id for job in jobs}
-    assert len(acknowledged) > 20
     assert acknowledged <= stored
 
 
-@scenario(config=RETAINING, own_server=True, limit=40.0)
+@scenario(config=RETAINING, own_server=True)
 async def a_restart_keeps_everything(env: Env) -> None:
     ready, later, delayed, held, lapsing, dead = (env.queue(label) for label in "abcdef")
     trace = ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1")
@@ -195,7 +194,7 @@ async def the_retention_of_a_dead_letter_goes_on_over_a_restart(env: Env) -> Non
     await env.enqueue(NewJob(queue))
     await env.face.nack(await env.reserve_one(queue), "dead_letter")
     await _restart(env)
-    await env.sleep(3.5)
+    await env.sleep(2.5 + LATE)
     assert await env.face.drain(queue) == []
 
 

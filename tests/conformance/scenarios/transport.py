@@ -41,7 +41,7 @@ def _varint(value: int, width: int) -> bytes:
     return bytes(out)
 
 
-@scenario(limit=60.0)
+@scenario(limit=100.0)
 async def a_message_of_sixteen_mebibytes_passes_and_one_byte_more_is_out_of_range(env: Env) -> None:
     queue = env.queue()
     path = route("EnqueueBatch")
