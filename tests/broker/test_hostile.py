@@ -112,8 +112,8 @@ async def attacked(*arguments: str, log: list[str] | None = None) -> AsyncIterat
     assert victim.waits
     # 0.1 s is what we want, and see on a machine of our own. But machines are shared, and thousands
     # of clients hold up this process as well, in which the honest one lives.
-    assert statistics.median(victim.waits) < 0.5
-    assert max(victim.waits) < 2 + SCALE / 20
+    assert statistics.median(victim.waits) < 1
+    assert max(victim.waits) < 4 + SCALE / 20
     if log is not None:
         log += lines
 
@@ -132,7 +132,7 @@ async def fill(client: SeppClient, jobs: int, size: int) -> None:
 async def drained(client: SeppClient) -> list[int]:
     """The attempts of all jobs that can be had."""
     attempts: list[int] = []
-    while jobs := await client.reserve(ReserveOptions(["q"], 60, max_jobs=100, wait_timeout=0.5)):
+    while jobs := await client.reserve(ReserveOptions(["q"], 60, max_jobs=100, wait_timeout=1.5)):
         attempts += [job.attempt for job in jobs]
     return attempts
 
@@ -195,7 +195,7 @@ async def test_jobs_for_those_who_do_not_read_are_bounded_and_come_back(tmp_path
         attempts = [1] * 20
         while len(attempts) < jobs and (
             more := await victim.client.reserve(
-                ReserveOptions(["q"], 60, max_jobs=50, wait_timeout=2)
+                ReserveOptions(["q"], 60, max_jobs=50, wait_timeout=10)
             )
         ):
             attempts += [job.attempt for job in more]

@@ -36,7 +36,7 @@ class WorkerProcess:
 
     async def wait_said(self, what: str, count: int) -> None:
         """Wait until it has said so often of this kind."""
-        with trio.move_on_after(20):
+        with trio.move_on_after(40):
             while len(self.of(what)) < count:
                 await self._heard.wait()
             return

@@ -38,6 +38,15 @@ class Frozen:
     worker: Worker
     runs: Counter[str] = field(default_factory=Counter)
     cancelled: dict[str, float] = field(default_factory=dict)
+    remaining: list[float] = field(default_factory=list)
+    late: float = 0.0
+
+    async def watch_lateness(self) -> None:
+        """Note how late this process ran at most: nothing can be cancelled while it does not."""
+        while True:
+            due = trio.current_time() + 0.01
+            await trio.sleep_until(due)
+            self.late = max(self.late, trio.current_time() - due)
 
 
 @asynccontextmanager
@@ -68,13 +77,17 @@ async def worker_behind_a_proxy(
                     await trio.sleep(60 if frozen.runs[ctx.id] == 1 else 0.2)
                 except trio.Cancelled:
                     frozen.cancelled.setdefault(ctx.id, trio.current_time())
+                    frozen.remaining.append(ctx.remaining())
                     raise
 
             async with trio.open_nursery() as nursery:
-                await nursery.start(worker.run)
-                await until(lambda: len(frozen.runs) == _JOBS, 5)
-                yield frozen
-                worker.shutdown(0)
+                nursery.start_soon(frozen.watch_lateness)
+                async with trio.open_nursery() as working:
+                    await working.start(worker.run)
+                    await until(lambda: len(frozen.runs) == _JOBS, 20)
+                    yield frozen
+                    worker.shutdown(0)
+                nursery.cancel_scope.cancel()
 
 
 async def when_others_get_them(address: str) -> dict[str, float]:
@@ -82,7 +95,7 @@ async def when_others_get_them(address: str) -> dict[str, float]:
     got: dict[str, float] = {}
     options = ReserveOptions(["q"], 300, wait_timeout=_LEASE, max_jobs=_JOBS)
     async with open_client(address) as client:
-        with trio.fail_after(3 * _LEASE):
+        with trio.fail_after(6 * _LEASE):
             while len(got) < _JOBS:
                 for job in await client.reserve(options):
                     got[job.id] = trio.current_time()
@@ -100,8 +113,8 @@ async def test_handlers_are_cancelled_before_somebody_else_gets_their_jobs(
         ends = await when_others_get_them(frozen.address)
         assert frozen.cancelled.keys() == ends.keys()
         for job_id, cancelled in frozen.cancelled.items():
-            # Not long before either: the margin, and what a server's timer may take.
-            assert ends[job_id] - 1 < cancelled <= ends[job_id]
+            assert cancelled <= ends[job_id] + frozen.late
+        assert max(frozen.remaining) < 1, "long before the end of the lease"
         frozen.proxy.thaw()
     assert frozen.worker.statistics().acked == 0
     assert frozen.worker.statistics().lost == _JOBS
@@ -112,12 +125,12 @@ async def test_stale_deliveries_are_not_started(kind: str) -> None:
     """The reserve that is parked on the frozen connection wins the jobs, and their new leases
     end as well before the thaw."""
     async with worker_behind_a_proxy(kind, wait_timeout=20, keepalive=20) as frozen:
-        await trio.sleep(0.3)  # now its next reserve is parked
+        await trio.sleep(2)  # now its next reserve is parked
         frozen.proxy.freeze()
-        await trio.sleep(2.6 * _LEASE)
+        await trio.sleep(3.5 * _LEASE)
         assert sum(frozen.runs.values()) == len(frozen.cancelled) == _JOBS
         frozen.proxy.thaw()
-        await until(lambda: frozen.worker.statistics().acked == _JOBS, 2 * _LEASE)
+        await until(lambda: frozen.worker.statistics().acked == _JOBS, 20)
     # What the parked reserve had won was lost again; each job ran once more and was acked.
     assert frozen.worker.statistics().lost > _JOBS
     assert set(frozen.runs.values()) == {2}
@@ -133,4 +146,4 @@ async def test_a_dead_connection_is_replaced_within_15_seconds(kind: str) -> Non
         await until(lambda: frozen.worker.statistics().acked, began + 15 - trio.current_time())
         assert frozen.proxy.connections == 2
         assert len(frozen.cancelled) == _JOBS
-        assert max(frozen.cancelled.values()) - began <= _LEASE
+        assert max(frozen.cancelled.values()) - began <= _LEASE + frozen.late

@@ -43,8 +43,8 @@ PLAN = FaultPlan(
         LoseReply("Ack"),
         Fail("Ack", 2),
         LoseReply("Nack", silent=True),
-        LoseLease(0.9, by="ack"),
-        LoseLease(0.9, by="expiry", pick=1),
+        LoseLease(4, by="ack"),
+        LoseLease(4, by="expiry", pick=1),
     )
 )
 
@@ -55,7 +55,7 @@ async def test_a_plan_happens_on_any_server(server: Server) -> None:
     options = ReserveOptions(["q"], 20, wait_timeout=0, max_jobs=5)
     async with (
         open_fault_proxy(tcp_connector(host, int(port)), PLAN) as proxy,
-        open_client(proxy.connect, rpc_timeout=0.5) as client,
+        open_client(proxy.connect, rpc_timeout=3) as client,
     ):
         began = trio.current_time()
         await client.enqueue_batch([EnqueueRequest("q", "t", priority=9 - n) for n in range(4)])
@@ -69,7 +69,7 @@ async def test_a_plan_happens_on_any_server(server: Server) -> None:
             await client.ack(lost)
         with pytest.raises(TransportError, match="deadline"):
             await client.nack(nacked)
-        await trio.sleep_until(began + 1.5)
+        await trio.sleep_until(began + 7)
         for job in (stolen, expired):
             with pytest.raises(JobNotFoundError):
                 await client.ack(job)

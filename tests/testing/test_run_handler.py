@@ -483,7 +483,7 @@ def test_it_works_on_any_clock(clock: trio.abc.Clock | None) -> None:
             )
             with trio.move_on_after(0.05):
                 await run_handler(never_ends)
-        assert time.perf_counter() - began < 5
+        assert time.perf_counter() - began < 20
 
     trio.run(main, clock=clock)
 

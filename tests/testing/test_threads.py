@@ -39,8 +39,11 @@ async def test_the_clock_stands_still_while_a_thread_works() -> None:
 
 
 async def test_without_it_the_clock_leaps() -> None:
-    with trio.move_on_after(5):
-        await trio.to_thread.run_sync(work)
+    leapt = threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, leapt.wait)
+        await trio.sleep(5)
+        leapt.set()
     assert trio.current_time() == 5
 
 

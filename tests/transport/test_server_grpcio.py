@@ -44,7 +44,7 @@ async def test_calls_one_after_the_other_and_side_by_side() -> None:
         echo = channel.unary_unary(ECHO)
         first = [echo(b"%d" % number) for number in range(20)]
         futures = [echo.future(b"%d" % number) for number in range(20, 200)]
-        return first + [future.result(timeout=10) for future in futures]
+        return first + [future.result(timeout=30) for future in futures]
 
     assert await with_client(use) == [b"%d" % number for number in range(200)]
 
@@ -67,7 +67,7 @@ async def test_a_deadline_ends_the_call_on_both_sides() -> None:
 
     def use(channel: grpc.Channel) -> Any:
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(PARK)(b"me", timeout=0.2)
+            channel.unary_unary(PARK)(b"me", timeout=2)
         channel.unary_unary(ECHO)(b"after")
         return caught.value.code()
 
@@ -93,7 +93,7 @@ async def test_a_cancel_ends_the_handler() -> None:
         while not service.started:
             time.sleep(0.001)
         future.cancel()
-        assert over.wait(5)
+        assert over.wait(20)
         result: bytes = channel.unary_unary(ECHO)(b"after")
         return result
 
@@ -110,7 +110,7 @@ async def test_large_messages_both_ways(size: int) -> None:
     def use(channel: grpc.Channel) -> list[bytes]:
         echo = channel.unary_unary(ECHO)
         futures = [echo.future(message) for _ in range(3)]
-        return [future.result(timeout=20) for future in futures]
+        return [future.result(timeout=40) for future in futures]
 
     assert await with_client(use) == [message] * 3
 
@@ -172,12 +172,12 @@ async def test_a_drain_lets_calls_end_and_the_client_go() -> None:
                 time.sleep(0.001)
             trio.from_thread.run_sync(server.start_drain)
             trio.from_thread.run_sync(service.release.set)
-            result: bytes = future.result(timeout=5)
+            result: bytes = future.result(timeout=20)
             return result
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, listeners)
         port = listeners[0].socket.getsockname()[1]
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             assert await trio.to_thread.run_sync(thread, port) == b"me"

@@ -165,7 +165,7 @@ def test_15_a_thread_learns_of_its_cancel() -> None:
             worker = worker_on(client, wait_timeout=0.1)
             worker.handle("t", handler)
             async with running(worker):
-                await until(began.is_set, 5)
+                await until(began.is_set, 20)
                 worker.shutdown(0)
             assert given_back(broker.jobs()[0], "shutdown grace over")
 

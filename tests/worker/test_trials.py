@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -202,11 +201,11 @@ async def test_50_a_handler_that_does_not_react_keeps_no_lease(
 def test_50_a_thread_that_does_not_react_is_waited_for() -> None:
     """On real time: a thread sees no other."""
     done: list[bool] = []
-    began = threading.Event()
+    began, go_on = threading.Event(), threading.Event()
 
     def blocks(payload: Payload | None, ctx: JobCtx) -> None:
         began.set()
-        time.sleep(0.1)
+        go_on.wait()
         done.append(True)
 
     async def main() -> None:
@@ -215,8 +214,10 @@ def test_50_a_thread_that_does_not_react_is_waited_for() -> None:
             worker = worker_on(client, wait_timeout=0.1)
             worker.handle("t", blocks)
             async with running(worker):
-                await until(began.is_set, 5)
+                await until(began.is_set, 20)
                 worker.shutdown(0)
+                await trio.sleep(0.1)
+                go_on.set()
             assert done == [True]
             # It ended well, but after its cancel: it is given back, not acked.
             assert given_back(broker.jobs()[0], "shutdown grace over")
