@@ -54,6 +54,21 @@ class ChannelStatistics:
     keepalive_interval: float
 
 
+class Gathering:
+    """See :attr:`Channel.in_one_write`."""
+
+    __slots__ = ("_dispatcher",)
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def __enter__(self) -> None:
+        self._dispatcher.gathering = True
+
+    def __exit__(self, *_: object) -> None:
+        self._dispatcher.gathered()
+
+
 class Channel:
     """Makes unary calls.  Comes from :func:`open_channel`.
 
@@ -71,6 +86,8 @@ class Channel:
         self._dispatcher = dispatcher
         self._headers_for = headers
         self._codec = codec
+        self.in_one_write = Gathering(dispatcher)
+        """What is started in a ``with`` block of it, which must not wait, leaves in one write."""
         self._blocks: dict[str, RequestBlocks] = {}
         self._stub_methods: dict[tuple[str, Any, Any], Method[Any, Any]] = {}
 

@@ -63,6 +63,8 @@ class Dispatcher:
         self.links: set[Link] = set()
         """The current link and those that only end what they have."""
         self.closed = False
+        self.gathering = False
+        """Calls are only queued: whoever set it comes with :meth:`gathered`."""
         self.dialling = False
         self.connections = 0
         self.failed_dials = 0
@@ -112,13 +114,23 @@ class Dispatcher:
         if link is None:
             self._wanted.set()
             return
-        if link.parked is not None:
+        if link.parked is not None and not self.gathering:
             if link.at_once:
                 link.flush(now)
             else:
                 link.wake()
         if call.started + self.unanswered_interval < link.check_at and not call.long_poll:
             link.watch_short_call(call.started)
+
+    def gathered(self) -> None:
+        """Let what was queued while ``gathering`` leave, in one write."""
+        self.gathering = False
+        link = self.link
+        if link is not None and link.parked is not None and link.core.has_output():
+            if link.at_once:
+                link.flush(trio.current_time())
+            else:
+                link.wake()
 
     def drop(self, call: Call) -> None:
         """Take a call back: it never leaves, or is reset where it has begun."""

@@ -26,8 +26,8 @@ READ_SIZE = 64 * 1024
 _LARGE_READ = 256 * 1024
 """For a peer that had filled the last one: each read is a turn of the loop."""
 _UNREAD_LIMIT = 64 * 1024
-# Calls are written as they are made after so many turns of the writer for one call each, and so
-# many of them between two reads: a worker with one slot acks a job and asks for the next.
+# Calls are written as they are made after so many turns of the writer for one or two each, and so
+# many times between two reads: a worker with one slot acks a job and asks for the next.
 _LONE_TURNS = 3
 _MOST_FLUSHES = 2
 _FAREWELL = 0.5
@@ -82,8 +82,8 @@ class Link:
         self._feeding = False
         # What the last write by flush has left over.
         self._unsent = b""
-        # How many calls flush has written since the last read, and how many turns of the
-        # writer in a row found no more than one.
+        # How often flush has written since the last read, and how many turns of the writer in
+        # a row found no more than two calls.
         self._flushes = 0
         self._lone_turns = _LONE_TURNS
         self._drained: trio.Event | None = None
@@ -205,7 +205,7 @@ class Link:
                 else:
                     first = core.next_id
                     data = self._take(trio.current_time())
-                    if self._flushes or core.next_id > first + 2:
+                    if self._flushes or core.next_id > first + 4:
                         self._lone_turns = 0
                     elif core.next_id > first:
                         self._lone_turns += 1

@@ -12,7 +12,7 @@ from grpclib.const import Status
 
 from ..client._reserve import ANSWER_TIME, wait_within
 from ..client._status import client_error, reserve_error
-from ..errors import SeppError
+from ..errors import ClientClosedError, SeppError
 from ..lease import Timer
 from ..transport import CallError, ChannelClosed, PendingCall
 from ..wire import convert, records
@@ -68,6 +68,8 @@ class Poller:
         """The reserve that is unanswered: it may bring jobs yet."""
         self._error: CallError | None = None
         self._came_early = False
+        self._waits = False
+        """The loop waits for room, and for nothing else."""
         self._asked = 0
         self._sent = 0.0
         self._wait = 0.0
@@ -127,7 +129,7 @@ class Poller:
         run = self._run
         started = False
         while not run.stop.draining.is_set():
-            wanted = min(run.slots.wanted(), run.options.max_jobs or self._most, self._most)
+            wanted = self._wanted()
             if wanted > 0 and self._beats_are_late():
                 await self._pause(_LATE_PAUSE)
                 continue
@@ -136,7 +138,9 @@ class Poller:
                 if not started:
                     started = True
                     task_status.started()
+            self._waits = True
             await self._settled()
+            self._waits = False
             if self._error is not None:
                 error, self._error = self._error, None
                 await self._after_error(error, "Reserve")
@@ -146,6 +150,25 @@ class Poller:
         if not started:
             task_status.started()
         await self._settled(only_pending=True)
+
+    def _wanted(self) -> int:
+        run = self._run
+        return min(run.slots.wanted(), run.options.max_jobs or self._most, self._most)
+
+    def ask(self) -> None:
+        """A job has ended and no reserve is pending: reserve now, if the loop would.
+
+        Its task is one of the worker's nursery, so it has the deadline of ``Worker.run``.
+        """
+        if not self._waits or self._run.stop.draining.is_set() or self._beats_are_late():
+            self._run.signal.set()
+            return
+        wanted = self._wanted()
+        if wanted > 0:
+            try:
+                self._send(wanted)
+            except ClientClosedError:
+                self._run.signal.set()  # the loop will find out as well
 
     def _beats_are_late(self) -> bool:
         """Whether there is more to do than time: with more leases to keep, all would be lost."""
@@ -207,14 +230,18 @@ class Poller:
             run.slots.answered(self._asked, len(response.jobs))
             if not good:
                 run.counters.reserves_empty += 1
-                self._came_early = now - self._sent < min(_EARLY, self._wait / 2)
+                if now - self._sent < min(_EARLY, self._wait / 2):
+                    self._came_early = True
+                    self._waits = False
             run.reports.reserve_settled()
-            if good and not run.slots.wanted() and not run.stop.draining.is_set():
+            if run.starting and self._waits and not run.stop.draining.is_set():
                 # The jobs that have just come start in the next turn of the scheduler. The loop
-                # shall not run among them: it would reserve for those few that are done by then.
+                # shall not run among them: it would hold them up, and reserve for those few that
+                # are done by then.
                 return
         else:
             run.counters.reserves_failed += 1
+            self._waits = False
             run.reports.reserve_settled()
         run.signal.set()
 

@@ -56,6 +56,8 @@ class Run:
         """All jobs whose handler has not ended."""
         self.overdue: dict[RunningJob, float] = {}
         """Those that go on after their cancel, with the age at which to say so again."""
+        self.starting = 0
+        """Jobs whose tasks have not taken their first step."""
         self.slots = Slots(
             limit, ahead=options.auto_extend, start=self._start, room=self._look_at_room
         )
@@ -239,11 +241,26 @@ class Run:
         # This runs in the channel's reader or in another job: the handler is to see the
         # context variables of Worker.run instead.
         self._context.run(self._start_job, job.handle)
+        self.starting += 1
         return True
 
     @trio.lowlevel.enable_ki_protection
+    def all_begun(self) -> None:
+        """The last of the jobs that were to start takes its first step: the loop may reserve."""
+        if self.poller.pending is None and self.slots.wanted() > 0:
+            self.signal.set()
+
+    @trio.lowlevel.enable_ki_protection
     def ended(self, job: RunningJob, error: BaseException | None) -> None:
-        """The job's handler has ended."""
+        """The job's handler has ended, well or with ``error``."""
+        if self.starting or self.poller.pending is not None:
+            self._finish(job, error)
+        else:
+            with self.channel.in_one_write:
+                self._finish(job, error)
+                self.poller.ask()
+
+    def _finish(self, job: RunningJob, error: BaseException | None) -> None:
         now = self.clock.current_time()
         del self.jobs[job]
         if self.overdue:
@@ -262,9 +279,11 @@ class Run:
                 self.reports.report(job, error, now)
         finally:
             self.slots.ended(job.entry, now - job.started_at, now)
+            if self.stop.draining.is_set():
+                self.signal.set()
 
     def _look_at_room(self) -> None:
-        # Called twice for each job.
+        # Called for each job.
         if self.poller.pending is None or self.stop.draining.is_set():
             self.signal.set()
 

@@ -31,7 +31,7 @@ class Slots:
         ahead: Whether jobs may be reserved before there is a slot for them.
         start: Called with each job that is to run now, and the time; says whether it does (its
             lease may be over, and then it is done with).
-        room: Called when there may be more to reserve.
+        room: Called when there may be more to reserve, except by ``ended``.
     """
 
     def __init__(
@@ -112,7 +112,6 @@ class Slots:
         self.running -= 1
         if self.waiting:
             self._fill(now)
-        self._room()
 
     def reported(self) -> None:
         """A report is settled."""

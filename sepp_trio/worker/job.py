@@ -52,7 +52,11 @@ class RunningJob(JobCtx):
         """Run the handler under the lease; the task of this job."""
         lease = self._lease
         error: BaseException | None = None
+        run = self.run
         try:
+            run.starting -= 1
+            if not run.starting:
+                run.all_begun()
             if self.timeout is not None and self.started_at is not None:
                 lease.set_limit(self.started_at + self.timeout)
             sent = self._record.payload  # judged at receipt
@@ -64,5 +68,5 @@ class RunningJob(JobCtx):
             # The scope is shielded and takes its own Cancelled: none from outside comes here.
             # What a job raises is its own affair; ended() sees to those who want to leave.
             error = caught
-        self.run.ended(self, error)
+        run.ended(self, error)
         error = None  # its traceback refers to this frame, which would refer to it

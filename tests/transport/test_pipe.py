@@ -257,6 +257,58 @@ async def test_calls_made_by_answers_of_one_read_leave_in_one_write() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("lone", [True, False])
+async def test_what_is_started_in_one_write_leaves_in_one(lone: bool) -> None:
+    async with Network(pair=socket_pair) as network, trio.open_nursery() as nursery:
+        nursery.start_soon(network.serve)
+        async with open_channel(network.connect, authority="peer:1") as channel:
+            await channel.unary(ECHO, b"first")
+            await trio.testing.wait_all_tasks_blocked()
+            link = channel._dispatcher.link
+            assert link is not None
+            write, sizes = link._pipe.write_now, []
+
+            def counted(data: bytes | bytearray | memoryview) -> int:
+                sizes.append(len(data))
+                return write(data)
+
+            link._pipe.write_now = counted  # type: ignore[method-assign]
+            replies: list[bytes | None] = []
+
+            def note(reply: bytes | None, _: CallError | None) -> None:
+                replies.append(reply)
+
+            for turn in range(1, 4):
+                link.at_once = lone
+                with channel.in_one_write:
+                    for text in (b"a", b"b"):
+                        channel.start_unary(ECHO, text, note, timeout=9)
+                    assert len(sizes) == turn - 1
+                assert len(sizes) == (turn if lone else turn - 1)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                assert len(sizes) == turn
+                assert replies == [b"a", b"b"] * turn
+                with channel.in_one_write:
+                    pass
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                assert len(sizes) == turn
+        nursery.cancel_scope.cancel()
+
+
+async def test_in_one_write_waits_for_the_connection_like_any_call() -> None:
+    async with Network() as network, trio.open_nursery() as nursery:
+        async with open_channel(network.connect, authority="peer:1") as channel:
+            await (await network.peer(0)).close()
+            await trio.testing.wait_all_tasks_blocked()
+            answered = trio.Event()
+            with channel.in_one_write:
+                channel.start_unary(ECHO, b"a", lambda *_: answered.set(), timeout=9)
+            nursery.start_soon(network.serve, 1)
+            with trio.fail_after(5):
+                await answered.wait()
+        nursery.cancel_scope.cancel()
+
+
 def roomy_pair() -> tuple[trio.abc.Stream, trio.abc.Stream]:
     ours, theirs = trio.socket.socketpair()
     return trio.SocketStream(ours), trio.SocketStream(theirs)
