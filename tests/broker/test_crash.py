@@ -12,7 +12,6 @@ ROUNDS = 2
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     """Trial 62."""
     books = crash.Books()

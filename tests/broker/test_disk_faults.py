@@ -117,7 +117,7 @@ async def test_a_disk_that_fills_fails_calls_until_there_is_room(disk: Disk) -> 
             results = await client.enqueue_batch(batch(0))
             stored |= {result.job_id for result in results}  # type: ignore[union-attr]
         process.terminate()
-        _, errors = await trio.to_thread.run_sync(lambda: process.communicate(timeout=20))
+        _, errors = await trio.to_thread.run_sync(lambda: process.communicate(timeout=60))
     lines = [line for line in errors.splitlines() if "rolled back" in line]
     print(errors)
     assert len(lines) == 1
@@ -270,7 +270,7 @@ async def test_pages_that_go_bad_fail_the_calls_that_need_them(path: Path, tmp_p
                     await take_all(client)
                 await client.get_server_info()
             process.terminate()
-        _, errors = await trio.to_thread.run_sync(lambda: process.communicate(timeout=20))
+        _, errors = await trio.to_thread.run_sync(lambda: process.communicate(timeout=60))
     print(errors)
     assert "damaged" in errors
     assert "Traceback" not in errors

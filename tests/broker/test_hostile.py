@@ -40,7 +40,7 @@ RESERVE = "/sepp.v1.QueueService/Reserve"
 ENQUEUE = "/sepp.v1.QueueService/EnqueueBatch"
 MIB = 2**20
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 4 * SCALE)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 4 * SCALE)]
 
 
 class Victim:
@@ -100,7 +100,7 @@ async def attacked(*arguments: str, log: list[str] | None = None) -> AsyncIterat
                 await trio.sleep(0.1)
                 nursery.cancel_scope.cancel()
         process.terminate()
-        _, errors = await trio.to_thread.run_sync(lambda: process.communicate(timeout=30))
+        _, errors = await trio.to_thread.run_sync(lambda: process.communicate(timeout=60))
     assert process.returncode == 0
     lines = errors.splitlines()
     print("the log:", *lines[:20], sep="\n")

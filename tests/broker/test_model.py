@@ -241,7 +241,6 @@ class EngineInFile(EngineAndModel):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("machine", [EngineAndModel, EngineInFile])
 def test_engine_and_model_agree(machine: type[EngineAndModel]) -> None:
     examples = settings.default.max_examples // (10 if machine.in_file else 3)  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ COMMAND = (sys.executable, "-m", "sepp_trio")
 def sepp_trio(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     return subprocess.run(
-        (*COMMAND, *arguments), capture_output=True, text=True, timeout=50, check=False,
+        (*COMMAND, *arguments), capture_output=True, text=True, timeout=150, check=False,
         stdin=subprocess.DEVNULL, env={**os.environ, **env},
     )  # fmt: skip
 

@@ -87,7 +87,7 @@ def test_a_stop_at_any_time_leaves_nothing_behind(
     with started("demo", "--db", str(database), TMPDIR=str(temp)) as process:
         wait_for(process, word)
         os.killpg(process.pid, number)  # as a terminal does it
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 128 + number
         assert not errors
         assert not session_of(process)
@@ -101,7 +101,7 @@ def test_a_process_that_dies_ends_the_demo_with_one_line(name: str, temp: Path) 
         assert process.stdout is not None
         line = next(line for line in process.stdout if line.startswith(name))
         os.kill(int(line.split("process ")[1].split(",")[0]), signal.SIGKILL)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 1
         who = "the server" if name == "server" else name
         assert errors == f"sepp-trio demo: {who} ended early, with exit code -9\n"
@@ -140,4 +140,4 @@ def test_the_whole_file_is_imported_within_its_time() -> None:
     result = sepp_trio("demo")
     assert result.returncode == 0, result.stderr
     assert "each there exactly once" in result.stdout
-    assert time.monotonic() - began < 40  # 15 s on an idle machine
+    assert time.monotonic() - began < 60  # 15 s on an idle machine

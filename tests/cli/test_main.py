@@ -92,6 +92,6 @@ def test_nohup_is_respected() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGHUP)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"200 rows, each there exactly once" in output

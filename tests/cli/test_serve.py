@@ -28,7 +28,7 @@ from tests.cli.helpers import ready_address, started
 def stopped_by(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> str:
     """Stop it; gives what it said on standard output after the ready line."""
     process.send_signal(number)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     return output

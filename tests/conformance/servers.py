@@ -82,7 +82,7 @@ class Server:
             for name, pem in certificates().items():
                 (self._directory / name).write_bytes(pem)
 
-    def start(self, timeout: float = 20.0) -> Server:
+    def start(self, timeout: float = 60.0) -> Server:
         """Start the process and wait until it listens."""
         found = threading.Event()
         command, env = self._recipe()
@@ -150,7 +150,7 @@ class Server:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
 
-    def wait(self, timeout: float = 10.0) -> int:
+    def wait(self, timeout: float = 30.0) -> int:
         """Wait for the end; the exit code."""
         assert self._process is not None
         try:

@@ -21,7 +21,6 @@ for _module in pkgutil.iter_modules(probes.__path__):
 _WITHOUT_REAL = pytest.mark.skipif(real_binary() is None, reason=HOW_TO_GET_IT)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

@@ -16,7 +16,7 @@ from tests.worker.helpers import until
 from .processes import Said, enqueue, take_ready, worker_process
 from .servers import BOTH, kill_rounds, running_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60 + 10 * kill_rounds(2))]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 20 * kill_rounds(2))]
 
 
 @pytest.mark.parametrize("kind", BOTH)

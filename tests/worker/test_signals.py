@@ -69,7 +69,7 @@ def test_the_first_signal_drains(served_address: str, number: signal.Signals, pa
         lines_until(process, "ready")
         time.sleep(pause)
         process.send_signal(number)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in errors
     events = [line.split() for line in output.splitlines()]
@@ -90,7 +90,7 @@ def test_the_second_signal_forces(served_address: str) -> None:
         time.sleep(0.5)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 3
     assert "Traceback" not in errors
     assert output.splitlines()[-1] == "returned False"
