@@ -19,6 +19,7 @@ ChangeKind: TypeAlias = Literal[
     "expired",
     "dead-lettered",
     "drained",
+    "cleared",
 ]
 
 
@@ -27,7 +28,8 @@ class Change(NamedTuple):
 
     ``attempt`` is the delivery that it belongs to, the coming one if none runs. ``at`` is when
     the lease ends, or when the job is due; ``asked_ms`` the lease that was asked for; ``body``
-    the message of a new job. Times are milliseconds since the epoch.
+    the message of a new job. Times are milliseconds since the epoch. ``"cleared"`` is of no job:
+    all are gone.
     """
 
     kind: ChangeKind

@@ -313,6 +313,12 @@ class Engine:
         self._expire(job, now)
         return True
 
+    def clear(self) -> None:
+        """Forget all jobs, dead letters and idempotency keys. For tests."""
+        self._store.clear()
+        if self.changes is not None:
+            self.changes.append(Change("cleared", b"", 0))
+
     # ---- Dead letters ----
 
     def _give_up(self, job: StoredJob, cause: Cause, reason: str | None, now: int) -> None:

@@ -328,6 +328,14 @@ class Store:
             ") s ON s.seq = j.seq ORDER BY j.seq"
         ).fetchall()
 
+    def clear(self) -> None:
+        """Forget every job, dead letter and idempotency key. For tests."""
+        self._flush()
+        for table in ("jobs", "ready", "scheduled", "leased", "dead", "dedup"):
+            self._execute(f"DELETE FROM {table}")
+        for queue, depth in self.depths().items():
+            self._count(queue, -depth)
+
     # ---- Time ----
 
     def earliest(self) -> tuple[int | None, int | None, int | None, int | None]:

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias, overload
 from sepp_trio.broker._changes import ChangeKind
 from sepp_trio.types import DeadLetterCause, Payload, Primitive
 
+from ._said import holds
+
 JobState: TypeAlias = Literal["scheduled", "ready", "leased", "acked", "dead letter"]
 
 _SHOWN = 5
@@ -162,8 +164,12 @@ class Jobs(Sequence[JobHistory]):
         return hash(self._jobs)
 
     def where(self, predicate: Callable[[JobHistory], object]) -> Jobs:
-        """Those for which the predicate holds."""
-        return Jobs(job for job in self._jobs if predicate(job))
+        """Those for which the predicate holds.
+
+        Raises:
+            TypeError: the predicate is async, or has said nothing (``None``).
+        """
+        return Jobs(job for job in self._jobs if holds(predicate(job), "predicate"))
 
     def _in_state(self, state: JobState) -> Jobs:
         return Jobs(job for job in self._jobs if job.state == state)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from traceback import walk_stack
 from types import FrameType
 from typing import Final
 
@@ -17,7 +19,8 @@ from sepp_trio.broker.committer import Committer
 from sepp_trio.lease import LeaseKeeper
 from sepp_trio.wire import decoder_of, records
 
-from ._stuck import where
+from ._in_trio import check_in_trio
+from ._stuck import own_line, where
 
 _PATIENCE: Final = (0.0, 0.001, 0.01, 0.05)
 """Real seconds of quiet in which what is about to end may end: closed sockets take a moment."""
@@ -38,6 +41,28 @@ class _Sight:
     tokens: dict[trio.CapacityLimiter, int] = field(default_factory=dict)
 
 
+class _Starts(trio.abc.Instrument):
+    """Knows where tasks were started: what runs no code of the user's can be found by that."""
+
+    def __init__(self) -> None:
+        self._lines: dict[trio.lowlevel.Task, str | None] = {}
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        frames = [(frame.f_code, line) for frame, line in walk_stack(sys._getframe(1))]
+        self._lines[task] = own_line(frames[::-1])
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        self._lines.pop(task, None)
+
+    def described(self, task: trio.lowlevel.Task) -> str:
+        """The task, and where to look for it."""
+        own = own_line([(frame.f_code, line) for frame, line in task.iter_await_frames()])
+        start = self._lines.get(task)
+        if own is None and start is not None:
+            return f"task {task.name}, started at {start}"
+        return f"task {task.name}, at {where(task)}"
+
+
 @asynccontextmanager
 async def assert_no_leaks(*limiters: trio.CapacityLimiter) -> AsyncIterator[None]:
     """Assert that the block leaves nothing behind: no task in a nursery that was there before,
@@ -50,14 +75,21 @@ async def assert_no_leaks(*limiters: trio.CapacityLimiter) -> AsyncIterator[None
 
     Raises:
         AssertionError: lists what is left. An exception of the block comes out instead.
+        RuntimeError: this is no run of Trio.
     """
     from trio.testing import wait_all_tasks_blocked  # here, for it imports pytest if it is there
 
+    check_in_trio("assert_no_leaks")
     before = await _look(limiters)
-    yield
+    starts = _Starts()
+    trio.lowlevel.add_instrument(starts)
+    try:
+        yield
+    finally:
+        trio.lowlevel.remove_instrument(starts)
     for patience in _PATIENCE:
         await wait_all_tasks_blocked(patience)
-        left = list(_left(before, await _look(limiters)))
+        left = list(_left(before, await _look(limiters), starts))
         if not left:
             return
     raise AssertionError("\n  ".join(["the block has left behind:", *left]))
@@ -104,7 +136,7 @@ async def _look_at_leases(committer: Committer, sight: _Sight) -> None:
             )
 
 
-def _left(before: _Sight, now: _Sight) -> Iterator[str]:
+def _left(before: _Sight, now: _Sight, starts: _Starts) -> Iterator[str]:
     """What is there now and was not before, a line for each."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
@@ -117,9 +149,9 @@ def _left(before: _Sight, now: _Sight) -> Iterator[str]:
         elif isinstance(owner, Committer):
             owners.add("a broker that is open")
         elif _is_plumbing(task):
-            plumbing.append(_described(task))
+            plumbing.append(starts.described(task))
         else:
-            yield _described(task)
+            yield starts.described(task)
     # Their other tasks say nothing more.
     yield from sorted(owners) or plumbing
     for key in now.leases.keys() - before.leases.keys():
@@ -142,10 +174,6 @@ def _new_tasks(task: trio.lowlevel.Task, before: _Sight) -> Iterator[trio.lowlev
                 yield from _new_tasks(child, before)
             elif not (serves and _is_plumbing(child)):
                 yield child
-
-
-def _described(task: trio.lowlevel.Task) -> str:
-    return f"task {task.name}, at {where(task)}"
 
 
 def _counted(number: int, what: str) -> str:

@@ -17,6 +17,7 @@ from sepp_trio.types._checks import seconds, text
 from sepp_trio.wire import convert, custom_of, decoder_of, records
 
 from ._history import JobEvent, JobHistory, Jobs, JobState
+from ._said import holds
 
 _DONE: Final = ("acked", "dead letter")
 
@@ -169,6 +170,7 @@ class Recorder:
         for forever.
 
         Raises:
+            TypeError: the predicate is async, or has said nothing (``None``).
             trio.TooSlowError: the limit is over; tells the story of each job.
         """
         if not callable(predicate):
@@ -176,7 +178,7 @@ class Recorder:
         within = _limit(limit)
         with trio.move_on_after(within):
             await trio.lowlevel.checkpoint()
-            while not predicate(jobs := self.jobs(queue)):
+            while not holds(predicate(jobs := self.jobs(queue)), "predicate"):
                 await self._changed.wait()
             return jobs
         raise trio.TooSlowError(
@@ -202,6 +204,10 @@ class Recorder:
         """Take in what was committed just now."""
         now = trio.current_time()
         for change in changes:
+            if change.kind == "cleared":
+                self._records.clear()
+                self._open.clear()
+                continue
             until = None if change.at is None else clock.trio_time(change.at)
             if change.body is not None:
                 job = self._decode(change.body)

@@ -14,6 +14,7 @@ from sepp_trio.errors import JobNotFoundError
 from sepp_trio.types import Duration, LeasedJob
 
 from ._history import JobHistory, Jobs
+from ._in_trio import check_in_trio
 from ._recorder import Recorder, key_of
 from ._threads import clock_waits_for_threads
 
@@ -63,6 +64,7 @@ class RecordingBroker(Broker):
         for forever.
 
         Raises:
+            TypeError: the predicate is async, or has said nothing (``None``).
             trio.TooSlowError: the limit is over; tells the story of each job.
         """
         return await self._recorder.until(predicate, queue, limit=limit)
@@ -78,6 +80,10 @@ class RecordingBroker(Broker):
         """
         await end_lease(self._committer, self._engine, job)
 
+    async def _clear(self) -> None:
+        """Forget all jobs, dead letters and idempotency keys. A checkpoint."""
+        await self._committer.submit(lambda now: self._engine.clear())
+
 
 @asynccontextmanager
 async def open_recording_broker(
@@ -89,7 +95,9 @@ async def open_recording_broker(
 
     Raises:
         StoreError: the file cannot be used; says why.
+        RuntimeError: this is no run of Trio.
     """
+    check_in_trio("open_recording_broker")
     recorder = Recorder()
     with clock_waits_for_threads():
         async with _parts(path, config or BrokerConfig(), recorder.observe) as parts:

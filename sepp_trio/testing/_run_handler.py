@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, Unpack
 
 import trio
@@ -26,7 +25,9 @@ from sepp_trio.worker.registry import check_handler
 
 from ._faults import FaultPlan
 from ._hosted import hosted
+from ._in_trio import check_in_trio
 from ._job_fields import JobFields, check_job_fields, check_kind
+from ._lasting import NO_KEEPALIVE, lasting
 from ._observed import ObservedHandler
 from ._outcomes import Outcome
 from ._proxy import FaultProxy, ServerControls, open_fault_proxy
@@ -39,8 +40,6 @@ from ._threads import clock_waits_for_threads
 _VIRTUAL_LIMIT: Final = 3600.0
 _REAL_LIMIT: Final = 60.0
 _EARLIER_LEASE: Final = 30.0
-_NO_KEEPALIVE: Final = 10.0**9
-"""Seconds; without faults no connection dies, and days of signs of life would take real time."""
 
 
 async def run_handler(
@@ -88,11 +87,13 @@ async def run_handler(
         JobRejectedError: the server does not take the job.
         trio.TooSlowError: the delivery did not end within the limit; says where the handler
             stands. Shields do not keep it: it is cancelled all the same.
+        RuntimeError: this is no run of Trio.
         SystemExit, KeyboardInterrupt: the handler raised it.
 
     A checkpoint. A cancel from outside cancels the handler as it cancels a worker, and nothing
     is left behind.
     """
+    check_in_trio("run_handler")
     request = _request(payload, job)
     integer(attempt, "attempt", 1)
     check_kind(faults, "faults", FaultPlan)
@@ -105,7 +106,7 @@ async def run_handler(
     with clock_waits_for_threads():
         async with (
             _serving(config, broker, request.queue, quiet=faults is None) as server,
-            hosted(open_client(server.connect, keepalive_interval=_NO_KEEPALIVE)) as client,
+            hosted(open_client(server.connect, keepalive_interval=NO_KEEPALIVE)) as client,
         ):
             job_id = await _prepare(client, server.recorder, request, attempt)
             observed = ObservedHandler(handler, server.recorder, job_id)
@@ -151,10 +152,7 @@ async def _serving(
     recorder = Recorder()
     config = config or BrokerConfig()
     if quiet:
-        transport = replace(
-            config.transport, keepalive_interval=_NO_KEEPALIVE, stall_timeout=_NO_KEEPALIVE
-        )
-        config = replace(config, transport=transport)
+        config = lasting(config)
     async with hosted(open_fragile_server(config, recorder=recorder)) as server:
         yield _Server(server.connect, recorder, server)
 

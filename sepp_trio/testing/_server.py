@@ -21,6 +21,7 @@ from sepp_trio.broker.service import QueueService
 from sepp_trio.broker.store import Store
 from sepp_trio.types import LeasedJob
 
+from ._in_trio import check_in_trio
 from ._recorder import Recorder
 from ._recording import end_lease
 
@@ -153,6 +154,7 @@ async def open_fragile_server(
         make_engine: Makes the engine of each new process, over the same store.
         recorder: Keeps the history of every job, over all restarts.
     """
+    check_in_trio("open_fragile_server")
     clock = SettableClock(epoch_ms)
     server = FragileServer(config or BrokerConfig(), clock, make_engine, recorder)
     failure: BaseException | None = None

@@ -9,6 +9,8 @@ from typing import Final
 
 import trio
 
+from ._stuck import break_shields
+
 _REAL_SECONDS: Final = 30.0
 """For so long, and up to twice as long, a wait may go on while the clock stands still."""
 
@@ -20,6 +22,8 @@ class Backstop:
     def __init__(self) -> None:
         self.scope: trio.CancelScope | None = None
         """The wait that goes on now."""
+        self.task: trio.lowlevel.Task | None = None
+        """Who waits there, if its shields are not to keep it."""
         self._seen: tuple[trio.CancelScope | None, float] | None = None
 
     @contextmanager
@@ -47,6 +51,8 @@ class Backstop:
         seen = self.scope, trio.current_time()
         if seen == self._seen and self.scope is not None:
             self.scope.cancel(reason="the clock stands still")
+            if self.task is not None:
+                break_shields(self.task, self.scope)
         self._seen = seen
 
 

@@ -6,7 +6,7 @@ import linecache
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from traceback import walk_stack
 from types import CodeType
@@ -35,10 +35,16 @@ def where(task: trio.lowlevel.Task) -> str:
     lines = [(frame.f_code, line) for frame, line in task.iter_await_frames()]
     if waits_for_thread(task):
         lines += _thread_lines(task)
-    own = [line for line in lines if not line[0].co_filename.startswith(_LIBRARIES)] or lines
-    if not own:
-        return task.name
-    code, line = own[-1]
+    return own_line(lines) or (_shown(*lines[-1]) if lines else task.name)
+
+
+def own_line(lines: Sequence[tuple[CodeType, int]]) -> str | None:
+    """The last line of the user's own code, if there is one."""
+    own = [line for line in lines if not line[0].co_filename.startswith(_LIBRARIES)]
+    return _shown(*own[-1]) if own else None
+
+
+def _shown(code: CodeType, line: int) -> str:
     text = linecache.getline(code.co_filename, line).strip()
     return f"{code.co_filename}:{line} in {code.co_name}: {text}"
 
@@ -60,10 +66,15 @@ def break_shields(task: trio.lowlevel.Task, below: trio.CancelScope) -> bool:
     """
     broken = False
     for member in family(task):
+        shields = []
         status: Any = member._cancel_status
         while status is not None and status._scope is not below:
             if status._scope.shield:
-                status._scope.shield = False
-                broken = True
+                shields.append(status._scope)
             status = status._parent
+        if status is None:
+            continue  # it is out of reach, shields or not
+        for scope in shields:
+            scope.shield = False
+            broken = True
     return broken

@@ -6,11 +6,13 @@ import inspect
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 import outcome
 import trio
+
+from ._in_trio import check_in_trio
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -20,6 +22,9 @@ _PATIENCE: Final = 0.25
 
 _RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 _WAIT: Final = inspect.unwrap(trio.lowlevel.wait_task_rescheduled).__code__
+
+_COUNTED: Final = getattr(trio._threads, "_track_active_thread", nullcontext)
+"""Counts a thread. A run that has counted none yet takes its time to say so, at every step."""
 
 _guard: trio.lowlevel.RunVar[_Guard] = trio.lowlevel.RunVar("clock_waits_for_threads")
 
@@ -34,9 +39,13 @@ def clock_waits_for_threads() -> Iterator[None]:
     thread that itself waits for Trio (``trio.from_thread.run``) does not hold the clock.
 
     Blocks may overlap. Has no effect on other clocks. Not a checkpoint.
+
+    Raises:
+        RuntimeError: this is no run of Trio.
     """
     from trio.testing import MockClock  # here, for it imports pytest if it is there
 
+    check_in_trio("clock_waits_for_threads")
     clock = trio.lowlevel.current_clock()
     if not isinstance(clock, MockClock):
         yield
@@ -71,6 +80,8 @@ class _Guard(trio.abc.Instrument):
     def enter(self) -> None:
         self._blocks += 1
         if self._blocks == 1:
+            with _COUNTED():
+                pass  # from now on the count is there
             trio.lowlevel.add_instrument(self)
 
     def leave(self) -> None:

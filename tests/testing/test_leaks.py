@@ -106,6 +106,14 @@ async def test_a_task_is_found_with_its_line() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_task_without_own_code_is_found_where_it_was_started() -> None:
+    async with trio.open_nursery() as nursery:
+        line = r"task trio\.sleep_forever, started at .*test_leaks.* in test_a_task.*: .*# here"
+        async with leaking(line):
+            nursery.start_soon(trio.sleep_forever)  # here
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_client_and_a_broker_that_stay_open_are_found() -> None:
     async with (
         AsyncExitStack() as stack,

@@ -31,6 +31,7 @@ from sepp_trio import (
 )
 from sepp_trio.broker.engine import Lease
 from sepp_trio.testing import (
+    Jobs,
     Recorder,
     RecordingBroker,
     open_fragile_server,
@@ -318,6 +319,35 @@ async def test_what_is_of_a_wrong_type_is_refused_by_name(
     async with recording() as (broker, _):
         with pytest.raises(TypeError, match=words):
             await _ask(broker, method, *args, **options)
+
+
+async def _async_predicate(jobs: Jobs) -> bool:
+    return len(jobs) == 0
+
+
+@pytest.mark.parametrize(
+    ("predicate", "words"),
+    [
+        (_async_predicate, "predicate must not be async"),
+        (lambda jobs: None, "predicate returned None: it has to say whether it holds"),
+        (lambda jobs: str.split, "predicate returned the function str.split, and has not called"),
+    ],
+)
+async def test_a_predicate_that_says_nothing_is_refused(predicate: Any, words: str) -> None:
+    async with recording() as (broker, client):
+        with pytest.raises(TypeError, match=words):
+            await broker.until(predicate)
+        await client.enqueue(EnqueueRequest("q", "t"))
+        with pytest.raises(TypeError, match=words):
+            broker.jobs().where(predicate)
+
+
+async def test_a_predicate_may_answer_with_what_is_true_or_not() -> None:
+    async with recording() as (broker, client):
+        await client.enqueue(EnqueueRequest("q", "t"))
+        assert len(await broker.until(lambda jobs: jobs.ready)) == 1
+        assert len(await broker.until(lambda jobs: len(jobs))) == 1
+        assert not broker.jobs().where(lambda job: job.expiries)
 
 
 # ---- leases taken away ----

@@ -207,6 +207,12 @@ async def test_a_job_that_never_succeeds_after_a_cancel(world: World) -> None:
 
     failure = await failure_of(handler, setup=world.new)
     assert "given up after 11 deliveries: handler raised ValueError" in failure.problem
+    assert str(failure).endswith(
+        "\n  deliveries 2 to 10: not cancelled\n    it raised ValueError: already begun\n"
+        "    the job: delivered again"
+        "\n  delivery 11: not cancelled\n    it raised ValueError: already begun\n"
+        "    the job: dead letter"
+    )
     assert failure.line is not None
     assert failure.line.number == line_of(handler)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final, Unpack, get_args
 
 from sepp_trio.broker import BrokerConfig
@@ -11,7 +10,9 @@ from sepp_trio.types import Duration, EnqueueRequest, Payload
 from sepp_trio.types._checks import integer, seconds
 from sepp_trio.worker import Handler
 
+from .._in_trio import check_in_trio
 from .._job_fields import JobFields, check_job_fields, check_kind
+from .._recording import RecordingBroker
 from ._delivery import Swept
 from ._loop import Invariant, Setup, Sweep
 from ._report import Cause, SweepFailure, SweepReport
@@ -34,6 +35,7 @@ async def cancellation_sweep(
     auto_extend: bool = False,
     handler_timeout: Duration | None = None,
     config: BrokerConfig | None = None,
+    broker: RecordingBroker | None = None,
     limit: Duration | None = None,
     **job: Unpack[JobFields],
 ) -> SweepReport:
@@ -65,12 +67,16 @@ async def cancellation_sweep(
             to stop; the handler is not cancelled, but sees ``ctx.stopping``, and must not let
             the job be acked half done. Several are swept one after the other.
         cancels: How many deliveries of one history are cancelled at most, at all combinations
-            of their checkpoints.
+            of their checkpoints; in one history all for the same cause.
         max_histories: Upper bound; a level that has more is covered evenly, and the report
             says how many were left out.
         lease_duration, auto_extend, handler_timeout: As for ``Worker``. A cancelled handler has
             to end before its lease does; ``lease_duration`` seconds after it has lost it.
         config: The broker's settings: limits and retry policies.
+        broker: Play on this one instead, for a handler that itself uses a client of
+            ``broker.open_client()``, as to enqueue follow-up jobs, to other queues than its own.
+            Before each history, and before ``setup``, all of its jobs are removed, dead letters
+            and idempotency keys included; at first it must have none that are not done.
         limit: Seconds on Trio's clock in which a delivery that nobody cancels has to end, and
             each call of ``invariant`` and ``setup``. If not given, an hour; for later histories
             a minute, and ten times as long as the first. A ``MockClock`` that stands still for
@@ -81,11 +87,13 @@ async def cancellation_sweep(
         SweepFailure: what was found, in the shortest history; the invariant's exception is its
             cause. Also if the handler takes another way when it runs again.
         TypeError, ValueError: an argument is wrong; names it.
+        RuntimeError: this is no run of Trio.
         SystemExit, KeyboardInterrupt: the handler raised it.
 
     A checkpoint. A cancel from outside ends the sweep: the handler is cancelled like that of a
     worker that is cancelled.
     """
+    check_in_trio("cancellation_sweep")
     causes = _causes(by)
     for function, field in ((invariant, "invariant"), (setup, "setup")):
         if function is not None and not callable(function):
@@ -94,6 +102,7 @@ async def cancellation_sweep(
     integer(max_histories, "max_histories", 1)
     within = None if limit is None else seconds(limit, "limit")
     check_kind(config, "config", BrokerConfig)
+    check_kind(broker, "broker", RecordingBroker)
     request = _request(payload, job, cancels)
     swept = Swept(handler)
     async with open_stage(
@@ -106,6 +115,7 @@ async def cancellation_sweep(
         else seconds(handler_timeout, "handler_timeout"),
         causes=causes,
         config=config,
+        broker=broker,
     ) as stage:
         sweep = Sweep(stage, invariant, setup, cancels, within)
         try:
@@ -136,5 +146,4 @@ def _request(payload: Payload | None, job: JobFields, cancels: int) -> EnqueueRe
             f"max_attempts ({request.max_attempts}) must be more than cancels ({cancels}):"
             " each cancelled delivery takes one, and the job is to be done in the end"
         )
-    # Every history has a job of its own.
-    return replace(request, idempotency_key=None)
+    return request

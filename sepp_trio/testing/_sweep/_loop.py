@@ -10,7 +10,11 @@ from typing import Final, NoReturn, TypeAlias
 
 import trio
 
+from sepp_trio.types import DeadLetterCause
+
+from .._said import refuse_function
 from .._standstill import Backstop
+from .._stuck import break_shields
 from ._aftermath import Fault
 from ._delivery import Delivery
 from ._level import Cancels, Level
@@ -90,7 +94,7 @@ class Sweep:
         first = await self._history(causes[0], Cancels())
         if self._own_limit:
             self._limit = _LIMIT + _TIMES * max(delivery.duration for delivery in first)
-        self._end = await self._stage.story.outcome(first[-1].attempt)
+        self._end = await self._stage.outcome(first[-1].attempt)
         levels = {cause: Level() for cause in causes}
         for level in levels.values():
             level.add(Cancels(), first)
@@ -139,10 +143,12 @@ class Sweep:
             Strayed: a checkpoint was not where it had been; nothing else was wrong.
         """
         stage = self._stage
+        await stage.empty()
         if self._setup is not None:
             result = self._setup()
             if inspect.isawaitable(result):
-                await self._in_time(result, "setup", ())
+                result = await self._in_time(result, "setup", ())
+            refuse_function(result, "setup")
         await stage.enqueue()
         self._histories += 1
         deliveries: list[Delivery] = []
@@ -192,7 +198,7 @@ class Sweep:
                 await self._stuck(delivery, told)
             if not delivery.over.is_set():
                 return _told(delivery, "not over")
-            return _told(delivery, await stage.story.outcome(delivery.attempt))
+            return _told(delivery, await stage.outcome(delivery.attempt))
         raise self._crashed(delivery, told)
 
     async def _ended(self, delivery: Delivery, told: list[SweptDelivery]) -> SweptDelivery:
@@ -204,7 +210,7 @@ class Sweep:
                 raise delivery.failure
             if not delivery.over.is_set():
                 await self._stuck(delivery, told)
-            return _told(delivery, await self._stage.story.outcome(delivery.attempt))
+            return _told(delivery, await self._stage.outcome(delivery.attempt))
         raise self._crashed(delivery, told)
 
     def _crashed(self, delivery: Delivery, told: list[SweptDelivery]) -> BaseException:
@@ -264,6 +270,7 @@ class Sweep:
             if inspect.isawaitable(result):
                 self._stage.one_by_one = True  # for it may take its time
                 result = await self._in_time(result, "the invariant", told)
+            refuse_function(result, "the invariant")
             if result is False:  # else a forgotten assert would pass for ever
                 raise AssertionError("it returned False (it is meant to assert)")
         except SweepFailure:
@@ -283,28 +290,46 @@ class Sweep:
     async def _in_time(
         self, awaitable: Awaitable[object], name: str, told: Sequence[SweptDelivery]
     ) -> object:
-        """What the user's own async function returns, which has to end within the limit, too."""
+        """What the user's own async function returns, which has to end within the limit, too;
+        shields do not keep it."""
         line: Line | None = None
-        limit = _FIRST_LIMIT if self._own_limit else self._limit
-        with trio.move_on_after(limit) as self._backstop.scope:
+        over = trio.Event()
+        self._backstop.task = trio.lowlevel.current_task()
+        with trio.move_on_after(_FIRST_LIMIT if self._own_limit else self._limit) as scope:
+            self._backstop.scope = scope
+            self._stage.start_soon(_break_out, self._backstop.task, scope, over)
             try:
                 return await awaitable
             except BaseException as error:
                 line = self._stage.swept.own.innermost(error)
                 raise
+            finally:
+                self._backstop.task = None
+                over.set()
         raise SweepFailure(f"{name} does not end", told, line)
 
     def _judge_end(self, last: Delivery, told: list[SweptDelivery]) -> None:
-        end, story = told[-1].outcome, self._stage.story
-        if end == self._end or (self._histories == 1 and story.rejected):
+        end, job = told[-1].outcome, self._stage.job
+        was_rejected = job.cause is DeadLetterCause.REJECTED
+        if end == self._end or (self._histories == 1 and was_rejected):
             return
         line = None if last.error is None else self._stage.swept.own.innermost(last.error)
         if end == "acked":
             problem = "the job was acked, which it is not in an undisturbed run"
         else:
-            why = f": {story.reason}" if story.reason else ""
+            why = f": {job.nack_reasons[-1]}" if job.nack_reasons else ""
             problem = f"the job was given up after {len(told)} deliveries{why}"
         raise SweepFailure(problem, told, line) from last.error
+
+
+async def _break_out(task: trio.lowlevel.Task, scope: trio.CancelScope, over: trio.Event) -> None:
+    """Once the scope's deadline has come, let its cancel reach what is shielded."""
+    with trio.move_on_at(scope.deadline):
+        await over.wait()
+    while not over.is_set():
+        break_shields(task, scope)
+        with trio.move_on_after(_MERCY):
+            await over.wait()
 
 
 def _strayed(checkpoint: Checkpoint, struck: Line | None) -> bool:

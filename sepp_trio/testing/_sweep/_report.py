@@ -99,10 +99,14 @@ class SweptDelivery:
         return None if self.checkpoint is None else self.checkpoint.line
 
     def __str__(self) -> str:
+        return f"delivery {self.attempt}: {self._told}"
+
+    @property
+    def _told(self) -> str:
         if self.checkpoint is None:
-            lines = [f"delivery {self.attempt}: not cancelled"]
+            lines = ["not cancelled"]
         else:
-            lines = [f"delivery {self.attempt}: {self.cause} at {self.checkpoint}"]
+            lines = [f"{self.cause} at {self.checkpoint}"]
             lines += _shown(self.checkpoint.line, self.checkpoint.awaits)
         for line, group in groupby(self.raised):
             times = len(list(group))
@@ -113,6 +117,18 @@ class SweptDelivery:
             lines.append(f"  it raised {type(self.error).__name__}: {first_line(self.error)}")
         lines.append(f"  the job: {self.outcome}")
         return "\n".join(lines)
+
+
+def _story(deliveries: Iterable[SweptDelivery]) -> str:
+    """All of them, those that follow each other and are the same told once."""
+    parts = []
+    for told, group in groupby(deliveries, lambda delivery: delivery._told):
+        first, *others = group
+        if others:
+            parts.append(f"deliveries {first.attempt} to {others[-1].attempt}: {told}")
+        else:
+            parts.append(str(first))
+    return "\n".join(parts)
 
 
 def _shown(line: Line, awaits: str | None) -> list[str]:
@@ -159,7 +175,7 @@ class SweepRun:
         return sum(delivery.checkpoint is not None for delivery in self.deliveries)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.deliveries))
+        return _story(self.deliveries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,5 +233,5 @@ class SweepFailure(AssertionError):
         if self.advice:
             parts.append(self.advice)
         parts.append("The history:")
-        parts += [f"  {line}" for item in self.history for line in str(item).splitlines()]
+        parts += [f"  {line}" for line in _story(self.history).splitlines()]
         return "\n".join(parts)

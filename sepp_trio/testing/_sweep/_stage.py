@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Final
 
 import trio
 
-from sepp_trio.broker import Broker, BrokerConfig
-from sepp_trio.broker._changes import Change, Observer
-from sepp_trio.broker._clock import BrokerClock
-from sepp_trio.broker.broker import Parts, _parts, _running
+from sepp_trio.broker import BrokerConfig
 from sepp_trio.client import SeppClient
 from sepp_trio.errors import JobNotFoundError
 from sepp_trio.lease import LEASE_LOST, TIMED_OUT
@@ -21,18 +18,20 @@ from sepp_trio.types import EnqueueRequest, Payload
 from sepp_trio.worker import JobCtx, Worker
 from sepp_trio.worker._stop import GRACE_OVER
 
+from .._history import JobHistory
 from .._hosted import hosted
+from .._lasting import NO_KEEPALIVE, lasting
 from .._quiet import quiet
-from .._recording import end_lease
+from .._recording import RecordingBroker, open_recording_broker
 from .._threads import clock_waits_for_threads
 from ._delivery import Delivery, Swept
+from ._leap import leaping
 from ._report import Cause, Ending
 
 _NOT_FOUND: Final = "job not found"
 _TIMEOUT: Final = 3600.0
 """Seconds: the handler's timeout if it has none, for "timeout" to be a real one."""
 
-_NO_KEEPALIVE: Final = 10.0**9
 _POLL: Final = 60.0
 
 
@@ -42,7 +41,7 @@ class Stage:
     def __init__(
         self,
         swept: Swept,
-        parts: Parts,
+        broker: RecordingBroker,
         client: SeppClient,
         nursery: trio.Nursery,
         request: EnqueueRequest,
@@ -52,7 +51,7 @@ class Stage:
         handler_timeout: float | None,
     ) -> None:
         self.swept = swept
-        self._parts = parts
+        self._broker = broker
         self._client = client
         self._nursery = nursery
         self._lease_duration = lease_duration
@@ -68,14 +67,29 @@ class Stage:
         self.crash: BaseException | None = None
         """What has ended a worker."""
         self._waiting = trio.CancelScope()
-        self.story = Story()
+        self._job_id = ""
 
     # ---- jobs ----
 
+    async def empty(self) -> None:
+        """Let the broker have no jobs at all."""
+        await self._broker._clear()
+
     async def enqueue(self) -> None:
         """Begin with a new job."""
-        self.story.begin()
-        await self._client.enqueue(self._request)
+        self._job_id = (await self._client.enqueue(self._request)).job_id
+
+    async def outcome(self, attempt: int) -> Ending:
+        """What became of the job with this delivery, once the broker knows."""
+        await self._broker.until(lambda _: _ending(self.job, attempt) is not None)
+        ending = _ending(self.job, attempt)
+        assert ending is not None
+        return ending
+
+    @property
+    def job(self) -> JobHistory:
+        """The one that is on the stage, as far as it has come."""
+        return self._broker.job(self._job_id)
 
     def expect(self, delivery: Delivery) -> None:
         """Say what the next delivery is to be; the job waits for that."""
@@ -88,6 +102,10 @@ class Stage:
             self._told = trio.Event()
             await self._told.wait()
         return self._expected
+
+    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task that ends with the sweep at the latest."""
+        self._nursery.start_soon(async_fn, *args)
 
     def take_over(self) -> None:
         """Let another worker have what comes; the one that there is ends with its handler."""
@@ -109,14 +127,17 @@ class Stage:
                     wait_timeout=_POLL,
                     worker_id="sweep",
                 )
-                worker.handle(self._request.job_type, partial(self._handle, worker))
-                trio.lowlevel.current_trio_token().run_sync_soon(_take_one_by_one, worker)
+                worker.catch_all(partial(self._handle, worker))
+                trio.lowlevel.current_trio_token().run_sync_soon(_keep_to_one, worker)
                 await worker.run()
         except trio.Cancelled:
             raise
         except BaseException as error:
-            self.crash = error
-            self._waiting.cancel()
+            self._break_down(error)
+
+    def _break_down(self, error: BaseException) -> None:
+        self.crash = error
+        self._waiting.cancel()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -128,6 +149,14 @@ class Stage:
 
     async def _handle(self, worker: Worker, payload: Payload | None, ctx: JobCtx) -> None:
         delivery = await self._arrival()
+        if ctx.id != self._job_id:
+            self._break_down(
+                ValueError(
+                    f"a job of type {ctx.job_type!r} came to queue {ctx.queue!r}, which the swept"
+                    " job needs for itself: give the sweep another queue="
+                )
+            )
+            await trio.sleep_forever()
         self._expected = None
         try:
             await delivery.run(payload, ctx)
@@ -157,48 +186,24 @@ class Stage:
 
     async def _take_lease(self, ctx: JobCtx) -> None:
         with suppress(JobNotFoundError):  # its time was up just now
-            await end_lease(self._parts.committer, self._parts.engine, ctx)
+            await self._broker.lose_lease(ctx)
 
 
-def _take_one_by_one(worker: Worker) -> None:
-    """Let a worker that runs reserve nothing ahead: what comes next may be for another one."""
+def _keep_to_one(worker: Worker) -> None:
+    """Let a worker that runs reserve nothing ahead: what comes next may be for another one. And
+    not look every second how its handlers are: virtual seconds cost too much for that."""
     if worker._run is not None:
         worker._run.slots.ahead = False
+        worker._run._looking = True
 
 
-class Story:
-    """What the broker has committed of the job that is on the stage."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """There is a new job."""
-        self._outcomes: dict[int, Ending] = {}
-        self.reason: str | None = None
-        self.rejected = False
-        self._changed = trio.Event()
-
-    def observe(self, changes: Sequence[Change]) -> None:
-        """Take in what was committed just now."""
-        for change in changes:
-            if change.kind == "acked":
-                self._outcomes[change.attempt] = "acked"
-            elif change.kind == "dead-lettered":
-                self._outcomes[change.attempt] = "dead letter"
-                self.rejected = change.cause == 2
-            elif change.kind in ("nacked", "expired"):
-                self._outcomes.setdefault(change.attempt, "delivered again")
-            if change.kind == "nacked":
-                self.reason = change.reason
-        self._changed.set()
-        self._changed = trio.Event()
-
-    async def outcome(self, attempt: int) -> Ending:
-        """What became of the job with this delivery, once the broker knows."""
-        while attempt not in self._outcomes:
-            await self._changed.wait()
-        return self._outcomes[attempt]
+def _ending(job: JobHistory, attempt: int) -> Ending | None:
+    kinds = {event.kind for event in job.events if event.attempt == attempt}
+    if "acked" in kinds:
+        return "acked"
+    if "dead-lettered" in kinds:
+        return "dead letter"
+    return "delivered again" if kinds & {"nacked", "expired"} else None
 
 
 @asynccontextmanager
@@ -211,26 +216,21 @@ async def open_stage(
     handler_timeout: float | None,
     causes: Sequence[Cause],
     config: BrokerConfig | None,
+    broker: RecordingBroker | None,
 ) -> AsyncIterator[Stage]:
-    """Open it all. An exception of the block comes out as it is."""
+    """Open it all, but for a broker that is given. An exception of the block comes out as it is."""
     if handler_timeout is None and "timeout" in causes:
         handler_timeout = _TIMEOUT
     failure: BaseException | None = None
-    stage: Stage | None = None
-
-    def observe(changes: Sequence[Change], now: int, clock: BrokerClock) -> None:
-        if stage is not None:
-            stage.story.observe(changes)
-
-    with clock_waits_for_threads(), swept.order.installed(), quiet(_is_no_news):
+    with clock_waits_for_threads(), leaping(), swept.order.installed(), quiet(_is_no_news):
         async with (
-            hosted(_broker(config or BrokerConfig(), observe)) as (parts, broker),
-            hosted(broker.open_client(keepalive_interval=_NO_KEEPALIVE)) as client,
+            _serving(broker, config) as serving,
+            hosted(serving.open_client(keepalive_interval=NO_KEEPALIVE)) as client,
             trio.open_nursery() as nursery,
         ):
             stage = Stage(
                 swept,
-                parts,
+                serving,
                 client,
                 nursery,
                 request,
@@ -243,7 +243,7 @@ async def open_stage(
                 yield stage
             except BaseException as error:
                 failure = error  # raised below: the nursery would make a group of it
-            broker.start_drain()  # so that the worker's last reserve is answered
+            serving._committer.send_home()  # so that the worker's last reserve is answered
             nursery.cancel_scope.cancel(reason="the sweep is over")
     try:
         if failure is not None:
@@ -253,11 +253,21 @@ async def open_stage(
 
 
 @asynccontextmanager
-async def _broker(config: BrokerConfig, observe: Observer) -> AsyncIterator[tuple[Parts, Broker]]:
-    async with _parts(None, config, observe) as parts:
-        broker = Broker(parts.config, parts.store, parts.committer, parts.service)
-        async with _running(broker):
-            yield parts, broker
+async def _serving(
+    broker: RecordingBroker | None, config: BrokerConfig | None
+) -> AsyncIterator[RecordingBroker]:
+    """The broker that was given, or one of our own."""
+    if broker is None:
+        own = open_recording_broker(config=lasting(config or BrokerConfig()))
+        async with hosted(own) as broker:
+            yield broker
+        return
+    if config is not None:
+        raise ValueError("config is that of broker: give one of the two")
+    left = broker.jobs().where(lambda job: not job.is_done)
+    if left:
+        raise ValueError(f"broker must have no jobs, for the sweep removes them, but has {left!r}")
+    yield broker
 
 
 def _is_no_news(record: logging.LogRecord) -> bool:

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn
 
 import outcome
 import trio
 
 _SLEEP: Final = inspect.unwrap(trio.sleep_until).__code__
+
+
+class Idle:
+    """Whether a run of Trio has nothing to do until the next deadline."""
+
+    def __init__(self, runner: Any) -> None:
+        from trio.testing import active_thread_count  # here, for it imports pytest if it is there
+
+        self._runner = runner
+        self._tasks = runner.runq
+        self._sockets = runner.io_manager._registered
+        self._threads = active_thread_count
+        self.next_deadline: Callable[[], float] = runner.deadlines.next_deadline
+
+    def is_certain(self) -> bool:
+        """Whether no task is about to run, and nothing but a signal can wake one earlier."""
+        return not (
+            self._tasks
+            or len(self._sockets) > 1  # Trio's own, by which threads wake it, is one
+            or self._runner.waiting_for_idle
+            or self._runner.entry_queue.size()
+            or self._threads()
+        )
+
+
+def idle_of() -> Idle | None:
+    """That of the current run; ``None`` where it is not to be known."""
+    runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    known = hasattr(runner.io_manager, "_registered") and not runner.is_guest
+    return Idle(runner) if known else None
 
 
 def cancel_points(task: trio.lowlevel.Task) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -120,7 +121,11 @@ class HandlerMachine(RuleBasedStateMachine):
         worker = Worker(
             client, self.queues, 30.0, auto_extend=True, wait_timeout=60.0, worker_id="worker"
         )
-        for job_type, handler in self.handlers().items():
+        handlers = self.handlers()
+        if not isinstance(handlers, Mapping):
+            kind = type(handlers).__name__
+            raise TypeError(f"{type(self).__name__}.handlers must give a mapping, not {kind}")
+        for job_type, handler in handlers.items():
             worker.handle(job_type, handler)
         return worker
 
@@ -246,7 +251,10 @@ class HandlerMachine(RuleBasedStateMachine):
         world.relent()
         self.run(world.settle, self._limit)
         self.run(world.stop, "drain", self._limit)
-        self.check(self.jobs)
+        answer: object = self.check(self.jobs)  # type: ignore[func-returns-value]
+        if inspect.iscoroutine(answer):
+            answer.close()
+            raise TypeError(f"{type(self).__name__}.check must not be async: see run()")
 
     # ---- behind them ----
 

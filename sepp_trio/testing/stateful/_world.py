@@ -24,6 +24,7 @@ from sepp_trio.types import EnqueueRequest, Payload
 from sepp_trio.worker import JobCtx, Worker
 
 from .._faults import Fault
+from .._lasting import NO_KEEPALIVE
 from .._proxy import FaultProxy, open_fault_proxy
 from .._recorder import Recorder
 from .._server import FragileServer, open_fragile_server
@@ -33,7 +34,6 @@ HowToStop: TypeAlias = Literal["drain", "cancel", "crash"]
 
 # The same time in every run, so that the same story is the same to the last bit.
 _EPOCH_MS: Final = 1_800_000_000_000
-_NO_KEEPALIVE: Final = 10.0**9
 _LOOK_EVERY: Final = 1.0
 
 
@@ -272,7 +272,7 @@ async def open_world(
         open_fragile_server(
             config, epoch_ms=_EPOCH_MS, make_engine=make_engine, recorder=recorder
         ) as server,
-        open_client(server.connect, keepalive_interval=_NO_KEEPALIVE) as producer,
+        open_client(server.connect, keepalive_interval=NO_KEEPALIVE) as producer,
         trio.open_nursery() as nursery,
     ):
         world = World(server, recorder, producer, make_worker, nursery)
