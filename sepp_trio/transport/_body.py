@@ -10,16 +10,16 @@ class Body:
 
     __slots__ = ("_parts", "_size")
 
-    def __init__(self, first: bytes) -> None:
-        """``first`` is the payload of the first frame, and not empty."""
-        self._parts: list[bytes | bytearray] = [first]
+    def __init__(self, first: bytes | memoryview) -> None:
+        """``first`` is the first piece, and not empty."""
+        self._parts: list[bytes | bytearray | memoryview] = [first]
         self._size = len(first)
 
     def __len__(self) -> int:
         return self._size
 
-    def append(self, payload: bytes) -> None:
-        """The next frame's payload."""
+    def append(self, payload: bytes | memoryview) -> None:
+        """The next piece."""
         self._size += len(payload)
         last = self._parts[-1]
         if len(payload) >= _SMALL:

@@ -95,6 +95,7 @@ class Call(ClientStream):
         except CallError as error:
             self.settle(None, self._judge(error))
             return
+        self.body = b""  # not held any longer: it may be large
         self.replied(message)
 
     def replied(self, message: bytes) -> None:

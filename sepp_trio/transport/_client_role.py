@@ -19,6 +19,7 @@ from ._frames import (
     HEADER_TABLE_SIZE,
     HEADERS,
     INITIAL_WINDOW_SIZE,
+    MAX_FRAME_SIZE,
     MAX_HEADER_LIST_SIZE,
     MAX_STREAM_ID,
     PREFACE,
@@ -104,6 +105,7 @@ class ClientConnection(Connection):
     is called when :meth:`abandon` has left something to write.
     """
 
+    max_frame = 256 * 1024
     streams: dict[int, ClientStream]  # type: ignore[assignment]
 
     def __init__(
@@ -126,6 +128,7 @@ class ClientConnection(Connection):
                 HEADER_TABLE_SIZE: 0,
                 ENABLE_PUSH: 0,
                 INITIAL_WINDOW_SIZE: config.stream_window,
+                MAX_FRAME_SIZE: self.max_frame,
                 MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST,
             }
         )
@@ -281,14 +284,14 @@ class ClientConnection(Connection):
             stream.trailers = answer
         self._end(stream, bool(ended))
 
-    def _on_body(self, stream: Stream, payload: bytes, ended: bool) -> None:
+    def _on_body(self, stream: Stream, payload: bytes | memoryview, ended: bool) -> None:
         if TYPE_CHECKING:
             assert isinstance(stream, ClientStream)
         if stream.head is None:
             raise StreamFault(Code.PROTOCOL_ERROR, "data before headers")
         body = stream.body
         if not body:
-            stream.body = body = payload
+            stream.body = body = payload if isinstance(payload, bytes) else Body(payload)
         elif stream.expected < 0 or len(body) <= stream.expected:
             # What follows the message is an error already: keep no more of it.
             if isinstance(body, bytes):

@@ -8,6 +8,7 @@ through methods of their streams, synchronously, within ``feed``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ._credit import Credit
 from ._frames import (
@@ -42,7 +43,8 @@ from ._sending import Queue, Stream
 
 _MAX_BLOCK = 64 * 1024
 _MAX_CONTINUATIONS = 8
-_LARGE = 32 * 1024
+_PIECE = 4096
+"""Least bytes of a DATA frame that are worth taking before the rest of it is there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -76,6 +78,9 @@ class Goaway:
 class Connection(Credit):
     """Frames in, frames out: settings, windows, pings, goodbyes."""
 
+    max_frame: ClassVar[int] = FRAME_SIZE
+    """The largest payload of a frame that is taken."""
+
     def __init__(self, config: Http2Config, waiting: tuple[Queue, ...]) -> None:
         super().__init__(waiting)
         self.config = config
@@ -86,9 +91,10 @@ class Connection(Credit):
         self.last_pong = b""
         """Payload of the last PING that the peer acknowledged."""
         self._receive_window = config.connection_window
-        # The beginning of a frame, and how many bytes of it are to come (0: unknown).
+        # The beginning of a frame.
         self._rest = b""
-        self._missing = 0
+        # Of a large DATA frame that is taken in pieces: stream, flags, bytes to come.
+        self._cut = (0, 0, 0)
         # A header block under way: stream, flags, bytes and CONTINUATIONs so far.
         self._partial: tuple[int, int, bytes, int] | None = None
 
@@ -103,16 +109,14 @@ class Connection(Credit):
         """
         if self.closed:
             return
-        rest, missing = self._rest, self._missing
+        at = 0
         try:
-            if not rest:
-                data, at = bytes(data), 0
-            elif 0 < missing <= len(data) - _LARGE:
-                # Only the frame that was cut is put together, not all of a large message.
-                data, at = bytes(data), missing
-                self._take_frames(rest + data[:missing], 0)
+            if self._rest:
+                data = self._rest + data
             else:
-                data, at = rest + data, 0
+                data = bytes(data)
+                if self._cut[2]:
+                    at = self._on_more_data(data)
             at = self._take_frames(data, at)
         except ConnectionFault as fault:
             self.fail(fault)
@@ -123,22 +127,25 @@ class Connection(Credit):
     def _take_frames(self, data: bytes, at: int) -> int:
         """Handle all complete frames from ``at`` on; where the first that is not begins."""
         end = len(data)
-        self._missing = 0
         unpack = HEAD.unpack_from
         while end - at >= 9:
             high, low, kind, flags, number = unpack(data, at)
             start = at + 9
             stop = start + (high << 8 | low)
-            if stop - start > FRAME_SIZE:
+            if stop - start > self.max_frame:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"a frame of {stop - start} bytes")
-            if stop > end:
-                self._missing = stop - end
-                break
-            at = stop
             number &= 0x7FFFFFFF
             if self._partial is not None or not self.settings_received:
                 self._check_order(kind, flags, number)
             try:
+                if stop > end:
+                    if kind != DATA or flags & PADDED or end - start < _PIECE:
+                        break
+                    self._cut = (number, flags, stop - end)
+                    at = end
+                    self._on_data(number, flags, stop - start, _piece(data, start, end))
+                    break
+                at = stop
                 if kind == HEADERS and flags == END_HEADERS:
                     # A message that came whole and is as usual, or the frame alone.
                     at = self._take_whole(data, start, stop, number)
@@ -146,7 +153,7 @@ class Connection(Credit):
                         at = stop
                         self._on_block(number, flags, data[start:stop])
                 elif kind == DATA:
-                    self._on_data(number, flags, data[start:stop])
+                    self._on_data(number, flags, stop - start, _piece(data, start, stop))
                 elif kind == HEADERS and flags == END_ALL:
                     self._on_block(number, flags, data[start:stop])
                 elif kind == HEADERS:
@@ -188,7 +195,7 @@ class Connection(Credit):
     def _on_block(self, number: int, flags: int, block: bytes) -> None:
         raise NotImplementedError
 
-    def _on_body(self, stream: Stream, payload: bytes, ended: bool) -> None:
+    def _on_body(self, stream: Stream, payload: bytes | memoryview, ended: bool) -> None:
         raise NotImplementedError
 
     def _on_reset(self, stream: Stream, code: int) -> None:
@@ -216,10 +223,10 @@ class Connection(Credit):
         elif kind != SETTINGS or flags & ACK:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame was not SETTINGS")
 
-    def _on_data(self, number: int, flags: int, payload: bytes) -> None:
+    def _on_data(self, number: int, flags: int, size: int, payload: bytes | memoryview) -> None:
+        """A DATA frame of this size has begun; ``payload`` may be only a piece of it."""
         # Credit for the connection is given back whoever the bytes are for:
         # those of cancelled calls would shrink the window for good.
-        size = len(payload)
         left = self._receive_window - size
         if left < 0:
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
@@ -228,6 +235,7 @@ class Connection(Credit):
             self._control += window_update(0, full - left)
             left = full
         self._receive_window = left
+        whole = len(payload) == size
         if flags & PADDED:
             payload = _unpad(payload)
         stream = self.streams.get(number)
@@ -237,11 +245,25 @@ class Connection(Credit):
         left = stream.receive_window - size
         if left < 0:
             raise StreamFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
-        ended = bool(flags & END_STREAM)
+        ended = flags & END_STREAM
         stream.receive_window = left
         if left < self.config.stream_window >> 1 and not ended and self._may_grow(stream):
             self._give_credit(stream)
-        self._on_body(stream, payload, ended)
+        self._on_body(stream, payload, bool(ended) and whole)
+
+    def _on_more_data(self, data: bytes) -> int:
+        """The next piece of a DATA frame; where it ends."""
+        number, flags, left = self._cut
+        stop = min(left, len(data))
+        left -= stop
+        self._cut = (number, flags, left)
+        stream = self.streams.get(number)
+        if stream is not None and not stream.remote_ended:
+            try:
+                self._on_body(stream, _piece(data, 0, stop), bool(flags & END_STREAM) and not left)
+            except StreamFault as fault:
+                self._on_stream_fault(number, fault)
+        return stop
 
     def _may_grow(self, stream: Stream) -> bool:
         """Whether the peer may send more on a stream than it was told so far."""
@@ -254,7 +276,7 @@ class Connection(Credit):
 
     def _on_header_frame(self, number: int, flags: int, payload: bytes) -> None:
         if flags & PADDED:
-            payload = _unpad(payload)
+            payload = bytes(_unpad(payload))
         if flags & PRIORITY_FIELDS:
             if len(payload) < 5:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS without its fields")
@@ -329,7 +351,14 @@ class Connection(Credit):
         self._control += rst_stream(number, code)
 
 
-def _unpad(payload: bytes) -> bytes:
+def _piece(data: bytes, start: int, stop: int) -> bytes | memoryview:
+    """A part of what was read: not copied if it is most of it, for a view keeps all of it."""
+    if stop - start >= _PIECE and 4 * (stop - start) >= len(data):
+        return memoryview(data)[start:stop]
+    return data[start:stop]
+
+
+def _unpad(payload: bytes | memoryview) -> bytes | memoryview:
     if not payload or payload[0] >= len(payload):
         raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than frame")
     return payload[1 : len(payload) - payload[0]]

@@ -252,16 +252,16 @@ class ServerConnection(Connection):
         else:
             self._opened.append(stream)
 
-    def _on_body(self, stream: Stream, payload: bytes, ended: bool) -> None:
+    def _on_body(self, stream: Stream, payload: bytes | memoryview, ended: bool) -> None:
         assert isinstance(stream, ServerStream)
         stream.received += len(payload)
         if stream.fault is None and stream.open:
-            if not stream.body:
-                stream.body = payload
-            else:
+            if stream.body:
                 if type(stream.body) is bytes:
                     stream.body = bytearray(stream.body)
                 stream.body += payload
+            else:
+                stream.body = payload if type(payload) is bytes else bytearray(payload)
             self.buffered += len(payload)
             limit = self.config.max_message + 5
             if stream.expected < 0 and len(stream.body) >= 5:

@@ -12,6 +12,7 @@ from ._parts import custom_of as custom_of
 from ._parts import encode_custom as encode_custom
 from ._parts import encode_trace_context as encode_trace_context
 from ._parts import trace_context_of as trace_context_of
+from ._primitives import Slice as Slice
 from ._record import Record as Record
 from ._service import RpcSpec as RpcSpec
 from ._service import rpcs as rpcs

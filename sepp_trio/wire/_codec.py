@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from . import records
 from ._errors import DecodeError, EncodeError
+from ._primitives import Slice
 from ._record import Record
 
 R = TypeVar("R", bound=Record)
@@ -26,7 +27,7 @@ def encode(record: Record) -> bytes:
     return encoder_of(type(record))(record)
 
 
-def decode(cls: type[R], data: bytes) -> R:
+def decode(cls: type[R], data: bytes | Slice) -> R:
     """Read `data` as the message that `cls` stands for.
 
     Raises:
@@ -40,7 +41,7 @@ def encoder_of(cls: type[R]) -> Callable[[R], bytes]:
     return part_encoder(cls.__name__)
 
 
-def decoder_of(cls: type[R]) -> Callable[[bytes], R]:
+def decoder_of(cls: type[R]) -> Callable[[bytes | Slice], R]:
     """The function that :func:`decode` uses for `cls`, for callers that use it often."""
     return part_decoder(cls.__name__)
 
@@ -56,7 +57,7 @@ def part_encoder(name: str) -> Callable[[Any], bytes]:
 
 
 @functools.cache
-def part_decoder(name: str) -> Callable[[bytes], Any]:
+def part_decoder(name: str) -> Callable[[bytes | Slice], Any]:
     """The decoder, likewise."""
     return _function(f"decode_{name}")
 

@@ -26,6 +26,32 @@ MAX_GROUPS = 96
 NUMBER_0 = "a field with number 0"
 
 
+class Slice:
+    """A part of a message that is not copied: decoders read it where it is.
+
+    It keeps all of the message; ``bytes`` makes a copy of the part.
+    """
+
+    __slots__ = ("begin", "data", "end")
+    __hash__ = None  # type: ignore[assignment]  # equal by content, as to bytes
+
+    def __init__(self, data: bytes, begin: int, end: int) -> None:
+        self.data = data
+        self.begin = begin
+        self.end = end
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def __bytes__(self) -> bytes:
+        return self.data[self.begin : self.end]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (bytes, Slice)):
+            return NotImplemented
+        return bytes(self) == bytes(other)
+
+
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
     """An unsigned 64-bit value of two or more bytes, and the position behind it."""
     # Spelled out up to five bytes: seconds and nanos of a time are that long.

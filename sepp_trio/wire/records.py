@@ -11,7 +11,8 @@ has the default it has on the wire, so a message is built by keyword.
 * a field declared as ``bytes`` where the contract has a message is left undecoded, because most
   readers never look at it or look at its parts one by one: :func:`sepp_trio.wire.custom_of`,
   :func:`sepp_trio.wire.trace_context_of`, ``decoder_of(Job)``. Its content is not checked by
-  decoding the message around it.
+  decoding the message around it. Large ones of a list are a :class:`Slice` of that message, which
+  decoders take as they take ``bytes``.
 
 The codec compiler refuses a record that does not fit its message's field table.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TypeAlias
 
+from ._primitives import Slice
 from ._record import Record, record
 
 # (seconds, nanos). A canonical Timestamp has 0 <= nanos < 10**9, a canonical Duration has both
@@ -305,7 +307,7 @@ class ReserveRequest(Record):
 class ReserveResponse(Record):
     """The leased jobs, each an undecoded Job: one bad job must not take the others with it."""
 
-    jobs: list[bytes] = field(default_factory=list)
+    jobs: list[bytes | Slice] = field(default_factory=list)
 
 
 # ---- Ack, nack, extend ----
@@ -399,7 +401,7 @@ class DrainDeadLettersRequest(Record):
 class DrainDeadLettersResponse(Record):
     """The drained records, each an undecoded DeadLetterRecord: the server has deleted them."""
 
-    records: list[bytes] = field(default_factory=list)
+    records: list[bytes | Slice] = field(default_factory=list)
 
 
 # ---- Server info ----

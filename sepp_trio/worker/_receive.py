@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..types import Job
-from ..wire import DecodeError, convert, custom_of, decoder_of, records
+from ..wire import DecodeError, Slice, convert, custom_of, decoder_of, records
 
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: later times no ``datetime`` can hold."""
@@ -24,7 +24,7 @@ class JobReader:
         self._enqueued_at: records.Timestamp | None = None
         self._expires_at: records.Timestamp | None = None
 
-    def read(self, raw: bytes) -> records.Job | convert.MalformedJob:
+    def read(self, raw: bytes | Slice) -> records.Job | convert.MalformedJob:
         """One job of an answer."""
         try:
             job = self._decode(raw)

@@ -12,7 +12,7 @@ import trio
 from ..client import SeppClient
 from ..errors import ClientClosedError
 from ..lease import Answer, Beats, Grant, HeldLease, Phase, Timer, epoch_seconds
-from ..wire import convert, records
+from ..wire import Slice, convert, records
 from ._log import logger
 from ._options import Options
 from ._poll import FatalError, Poller
@@ -145,7 +145,7 @@ class Run:
 
     # ---- jobs come in ----
 
-    def receive(self, jobs: list[bytes], sent: float, now: float) -> int:
+    def receive(self, jobs: list[bytes | Slice], sent: float, now: float) -> int:
         """Take in the jobs of an answer; how many are for a handler. Never raises."""
         self.counters.received += len(jobs)
         good = 0
@@ -156,7 +156,7 @@ class Run:
                 logger.exception(_NOT_TAKEN_IN)
         return good
 
-    def _receive(self, raw: bytes, sent: float, now: float) -> bool:
+    def _receive(self, raw: bytes | Slice, sent: float, now: float) -> bool:
         record = self._read_job(raw)
         if isinstance(record, convert.MalformedJob):
             self.reports.refuse(record, now)
@@ -181,7 +181,7 @@ class Run:
         if now >= lease.due:
             if not self._grant.certain:
                 lease.close()
-                self.unsure.wait(record, raw, sent, self._answer)
+                self.unsure.wait(record, bytes(raw), sent, self._answer)
                 return True
             if lease.check(now) is not None:
                 self.reports.over_before_start(record, lease)

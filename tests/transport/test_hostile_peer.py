@@ -60,7 +60,7 @@ async def outcome(nursery: trio.Nursery, *frames: bytes) -> tuple[Code, CallErro
 @pytest.mark.parametrize(
     ("frames", "code"),
     [
-        (frame(DATA, 0, 1, b"x" * 16385), Code.FRAME_SIZE_ERROR),
+        (frame(DATA, 0, 1, b"x" * (256 * 1024 + 1)), Code.FRAME_SIZE_ERROR),
         (frame(SETTINGS, 0, 0, b"12345"), Code.FRAME_SIZE_ERROR),
         (frame(SETTINGS, ACK, 0, b"123456"), Code.FRAME_SIZE_ERROR),
         (frame(SETTINGS, 0, 1), Code.PROTOCOL_ERROR),

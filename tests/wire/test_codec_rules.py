@@ -23,8 +23,8 @@ from sepp_trio.wire import (
     records,
     trace_context_of,
 )
-from sepp_trio.wire._codegen._compile import LONGEST_SHARED, MOST_SHARED
-from sepp_trio.wire._primitives import MAX_GROUPS
+from sepp_trio.wire._codegen._compile import LEAST_SLICE, LONGEST_SHARED, MOST_SHARED
+from sepp_trio.wire._primitives import MAX_GROUPS, Slice
 from sepp_trio.wire._record import record as declared
 from sepp_trio.wire.generated import codecs
 from sepp_trio.wire.generated.google import protobuf as google
@@ -274,6 +274,30 @@ def test_a_raw_part_that_comes_twice_is_merged() -> None:
     state = records.Job(trace_context=encode_trace_context(records.TraceContext("", "s")))
     read = decode(records.Job, encode(parent) + encode(state))
     assert trace_context_of(read) == records.TraceContext("p", "s")
+
+
+@pytest.mark.parametrize("size", [4000, 4096, 70_000])
+def test_the_jobs_of_an_answer_are_read_in_place(size: int) -> None:
+    jobs = [
+        records.Job(id=name, payload=records.Payload(bytes(size), name), queue="q", attempt=1)
+        for name in ("a", "b")
+    ]
+    whole = records.ReserveResponse([encode(job) for job in jobs])
+    read = decode(records.ReserveResponse, encode(whole))
+    large = size >= LEAST_SLICE
+    assert [type(raw) for raw in read.jobs] == [Slice if large else bytes] * 2
+    # They are as good as bytes: to decoders, encoders, and who compares or copies them.
+    assert [decode(records.Job, raw) for raw in read.jobs] == jobs
+    assert read == whole
+    assert encode(read) == encode(whole)
+    assert [len(raw) for raw in read.jobs] == [len(bytes(raw)) for raw in read.jobs]
+    assert read.jobs != [raw.decode("latin-1") for raw in whole.jobs if isinstance(raw, bytes)]
+    cut = Slice(encode(jobs[0]) + b"more", 0, len(encode(jobs[0])) - 1)
+    with pytest.raises(DecodeError, match=r"Job\.queue"):
+        decode(records.Job, cut)
+    # Not the short way of a message of one string: it begins where the slice does.
+    answer = b"xx" + encode(records.AckResponse("id"))
+    assert decode(records.AckResponse, Slice(answer, 2, len(answer))).job_id == "id"
 
 
 def test_any_buffer_is_read_and_its_parts_are_bytes() -> None:

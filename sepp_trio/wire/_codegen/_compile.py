@@ -47,6 +47,8 @@ REMEMBERED = {"Timestamp": 17}
 # that were enqueued together and leased together): what follows is remembered by its bytes.
 SHARED_AFTER = {"Job": "payload"}
 LONGEST_SHARED = 256
+# A raw field of a list that is as long as this is not copied.
+LEAST_SLICE = 4096
 MOST_SHARED = 256
 DEFAULTS = {"string": "''", "bytes": "b''", "bool": "False"}
 
@@ -56,8 +58,8 @@ def codec_source(table: MessageTable) -> str:
 
     ``decode_NAME`` reads the message between two offsets of `data` and merges it into the record
     `into` (None: a new one), which it may use up. Without `end` it reads all of `data`, which may
-    be any bytes-like object then. Names of a field become local variables with an underscore
-    behind them, so that they meet no other name.
+    be any bytes-like object or a `Slice` then. Names of a field become local variables with an
+    underscore behind them, so that they meet no other name.
     """
     return "\n".join([*encoder(table), *_decoder(table)])
 
@@ -77,10 +79,15 @@ def _decoder(table: MessageTable) -> Iterator[str]:
         yield f"shared_{table.name} = {{}}"
     yield f"def decode_{table.name}(data, pos=0, end=None, into=None):"
     yield "    if end is None:"
-    # Slices of anything but bytes would end up in the record.
-    yield "        if data.__class__ is not bytes: data = bytes(data)"
-    yield "        end = len(data)"
-    yield from indent(_single_string(table), 2)
+    yield "        if data.__class__ is bytes:"
+    yield "            end = len(data)"
+    yield from indent(_single_string(table), 3)
+    yield "        elif data.__class__ is Slice:"
+    yield "            pos, end, data = data.begin, data.end, data.data"
+    yield "        else:"
+    # Parts of anything else would end up in the record.
+    yield "            data = bytes(data)"
+    yield "            end = len(data)"
     yield from indent(_initial_values(table))
     if shared is not None:
         yield "    rest = None if into is None else b''"
@@ -281,6 +288,8 @@ def _decode_content(field: FieldTable, name: str) -> Iterator[str]:
         yield "v = data[start:pos]"
         codec = f"encode_{field.message}, decode_{field.message}"
         yield f"{name} = v if {name} is None else merge({codec}, {name}, v)"
+    elif field.raw:
+        yield f"{name}.append(data[start:pos] if n < {LEAST_SLICE} else Slice(data, start, pos))"
     else:
         yield from _keep(field, name, "data[start:pos]")
 

@@ -66,6 +66,8 @@ def _encode_value(field: FieldTable, tag: bytes) -> Iterator[str]:
             yield "v = v.encode()"
         elif field.message is not None and not field.raw:
             yield f"v = encode_{field.message}(v)"
+        elif field.raw and field.repeated:
+            yield "if v.__class__ is not bytes: v = bytes(v)"
         yield "n = len(v)"
         yield f"w += {tag!r}, SMALL[n] if n < 128 else varint(n), v"
 

@@ -28,6 +28,7 @@ from .._errors import (
 )
 from .._primitives import (
     SMALL,
+    Slice,
     merge,
     read_short,
     read_varint,

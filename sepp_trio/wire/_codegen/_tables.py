@@ -31,6 +31,8 @@ SCALARS = {
     "enum": "int",
 }
 
+RAW_LIST = "list[bytes | Slice]"
+
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
@@ -126,7 +128,7 @@ def _field_table(message: str, name: str, meta: Any, declared: str | None) -> Fi
     where = f"{message}.{name}"
     field = meta.meta_by_field_name[name]
     held = map_value = None
-    raw = declared in ("bytes", "bytes | None", "list[bytes]")
+    raw = declared in ("bytes", "bytes | None", RAW_LIST)
     if field.proto_type == "map":
         if tuple(part.proto_type for part in field.map_meta) != ("string", "message"):
             raise TypeError(f"{where}: no codec for maps other than from string to message")
@@ -141,7 +143,7 @@ def _field_table(message: str, name: str, meta: Any, declared: str | None) -> Fi
     else:
         raise TypeError(f"{where}: no codec for {'repeated ' * field.repeated}{field.proto_type}")
     if field.repeated:
-        expected = f"list[{expected}]"
+        expected = RAW_LIST if raw else f"list[{expected}]"
     elif field.optional:
         expected += " | None"
     if declared is not None and declared != expected:

@@ -11,12 +11,13 @@ from .. import records
 from .._codec import codecs, decoder_of
 from .._errors import DecodeError
 from .._parts import custom_of
+from .._primitives import Slice
 from ._jobs import check_job, schedule_of, trace_of
 from ._time import epoch_datetime_from_wire
 from ._values import custom_from_wire, payload_from_wire
 
 
-def dead_letter_from_wire(raw: bytes) -> DeadLetterRecord | RawDeadLetter:
+def dead_letter_from_wire(raw: bytes | Slice) -> DeadLetterRecord | RawDeadLetter:
     """One record of a DrainDeadLettersResponse; its bytes, with the reason, if it is malformed."""
     try:
         record = decoder_of(records.DeadLetterRecord)(raw)

@@ -12,7 +12,7 @@ from .. import records
 from .._codec import decoder_of
 from .._errors import DecodeError
 from .._parts import custom_of, trace_context_of
-from .._primitives import split_fields
+from .._primitives import Slice, split_fields
 from ._time import datetime_from_wire, epoch_datetime_from_wire, lease_end_from_wire
 from ._values import custom_from_wire, payload_from_wire, trace_context_from_wire
 
@@ -39,7 +39,7 @@ class MalformedJob:
 
 
 def job_from_wire(
-    raw: bytes,
+    raw: bytes | Slice,
     *,
     worker_id: str | None = None,
     lease_duration: float | None = None,
@@ -58,7 +58,7 @@ def job_from_wire(
     try:
         job = decoder_of(records.Job)(raw)
     except DecodeError as error:
-        job = _readable(raw)
+        job = _readable(bytes(raw))
         return MalformedJob(job.id, job.attempt, job.queue, str(error))
     try:
         check_job(job)

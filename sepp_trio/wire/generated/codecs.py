@@ -14,6 +14,7 @@ from .._errors import (
 )
 from .._primitives import (
     SMALL,
+    Slice,
     merge,
     read_short,
     read_varint,
@@ -103,8 +104,13 @@ known_AckRequest = {10: 'job_id', 16: 'attempt', 26: 'worker_id'}
 fields_AckRequest = {1: 'job_id', 2: 'attempt', 3: 'worker_id'}
 def decode_AckRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_id_ = ''
         attempt_ = 0
@@ -205,14 +211,19 @@ known_AckResponse = {10: 'job_id'}
 fields_AckResponse = {1: 'job_id'}
 def decode_AckResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
-        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try:
-                record = new(AckResponse)
-                record.job_id = data[2:].decode()
-                return record
-            except ValueError: pass
+        if data.__class__ is bytes:
+            end = len(data)
+            if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+                try:
+                    record = new(AckResponse)
+                    record.job_id = data[2:].decode()
+                    return record
+                except ValueError: pass
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_id_ = ''
     else:
@@ -282,8 +293,13 @@ known_BatchValidationFailure = {10: 'errors'}
 fields_BatchValidationFailure = {1: 'errors'}
 def decode_BatchValidationFailure(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         errors_ = []
     else:
@@ -356,8 +372,13 @@ known_CustomEntriesTooMany = {8: 'limit', 16: 'actual'}
 fields_CustomEntriesTooMany = {1: 'limit', 2: 'actual'}
 def decode_CustomEntriesTooMany(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -443,8 +464,13 @@ known_CustomKeyTooLong = {10: 'key', 16: 'limit', 24: 'actual'}
 fields_CustomKeyTooLong = {1: 'key', 2: 'limit', 3: 'actual'}
 def decode_CustomKeyTooLong(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         key_ = ''
         limit_ = 0
@@ -541,8 +567,13 @@ known_CustomMapTooLarge = {8: 'limit', 16: 'actual'}
 fields_CustomMapTooLarge = {1: 'limit', 2: 'actual'}
 def decode_CustomMapTooLarge(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -638,8 +669,13 @@ known_DeadLetterRecord = {10: 'job', 16: 'cause', 26: 'failed_at', 32: 'final_at
 fields_DeadLetterRecord = {1: 'job', 2: 'cause', 3: 'failed_at', 4: 'final_attempt', 5: 'last_reason'}
 def decode_DeadLetterRecord(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_ = None
         cause_ = 0
@@ -778,8 +814,13 @@ known_DrainDeadLettersRequest = {10: 'queue', 16: 'max'}
 fields_DrainDeadLettersRequest = {1: 'queue', 2: 'max'}
 def decode_DrainDeadLettersRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         queue_ = None
         max_ = None
@@ -849,6 +890,7 @@ def encode_DrainDeadLettersResponse(record):
         field = 'records'
         v = record.records
         for v in v:
+            if v.__class__ is not bytes: v = bytes(v)
             n = len(v)
             w += b'\n', SMALL[n] if n < 128 else varint(n), v
     except EncodeError:
@@ -861,8 +903,13 @@ known_DrainDeadLettersResponse = {10: 'records'}
 fields_DrainDeadLettersResponse = {1: 'records'}
 def decode_DrainDeadLettersResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         records_ = []
     else:
@@ -884,7 +931,7 @@ def decode_DrainDeadLettersResponse(data, pos=0, end=None, into=None):
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    records_.append(data[start:pos])
+                    records_.append(data[start:pos] if n < 4096 else Slice(data, start, pos))
                     if pos >= end: tag = -1; break
                     tag = data[pos]
                     pos += 1
@@ -936,8 +983,13 @@ known_Duration = {8: 'seconds', 16: 'nanos'}
 fields_Duration = {1: 'seconds', 2: 'nanos'}
 def decode_Duration(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         seconds_ = 0
         nanos_ = 0
@@ -1006,8 +1058,13 @@ known_Empty = {}
 fields_Empty = {}
 def decode_Empty(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     tag = 0
     try:
         if pos < end:
@@ -1058,8 +1115,13 @@ known_EncodingNotAllowed = {10: 'encoding', 18: 'allowed'}
 fields_EncodingNotAllowed = {1: 'encoding', 2: 'allowed'}
 def decode_EncodingNotAllowed(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         encoding_ = ''
         allowed_ = []
@@ -1154,8 +1216,13 @@ known_EnqueueAtomicResponse = {10: 'success', 18: 'rejection'}
 fields_EnqueueAtomicResponse = {1: 'success', 2: 'rejection'}
 def decode_EnqueueAtomicResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         success_ = None
         rejection_ = None
@@ -1245,8 +1312,13 @@ known_EnqueueAtomicSuccess = {10: 'responses'}
 fields_EnqueueAtomicSuccess = {1: 'responses'}
 def decode_EnqueueAtomicSuccess(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         responses_ = []
     else:
@@ -1317,8 +1389,13 @@ known_EnqueueBatchRequest = {10: 'jobs'}
 fields_EnqueueBatchRequest = {1: 'jobs'}
 def decode_EnqueueBatchRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         jobs_ = []
     else:
@@ -1389,8 +1466,13 @@ known_EnqueueBatchResponse = {10: 'results'}
 fields_EnqueueBatchResponse = {1: 'results'}
 def decode_EnqueueBatchResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         results_ = []
     else:
@@ -1505,8 +1587,13 @@ known_EnqueueRequest = {10: 'queue', 18: 'job_type', 26: 'payload', 34: 'idempot
 fields_EnqueueRequest = {1: 'queue', 2: 'job_type', 3: 'payload', 4: 'idempotency_key', 5: 'priority', 6: 'max_attempts', 7: 'trace_context', 8: 'custom', 9: 'scheduled_at'}
 def decode_EnqueueRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         queue_ = ''
         job_type_ = ''
@@ -1722,8 +1809,13 @@ known_EnqueueRequest_custom_entry = {10: 'key', 18: 'value'}
 fields_EnqueueRequest_custom_entry = {1: 'key', 2: 'value'}
 def decode_EnqueueRequest_custom_entry(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         key_ = None
         value_ = None
@@ -1811,8 +1903,13 @@ known_EnqueueResponse = {10: 'job_id', 16: 'deduplicated'}
 fields_EnqueueResponse = {1: 'job_id', 2: 'deduplicated'}
 def decode_EnqueueResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_id_ = ''
         deduplicated_ = False
@@ -1910,8 +2007,13 @@ known_ExtendRequest = {10: 'job_id', 16: 'attempt', 26: 'lease_duration', 34: 'w
 fields_ExtendRequest = {1: 'job_id', 2: 'attempt', 3: 'lease_duration', 4: 'worker_id'}
 def decode_ExtendRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_id_ = ''
         attempt_ = 0
@@ -2036,8 +2138,13 @@ known_ExtendResponse = {10: 'job_id', 18: 'lease_expires_at'}
 fields_ExtendResponse = {1: 'job_id', 2: 'lease_expires_at'}
 def decode_ExtendResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_id_ = ''
         lease_expires_at_ = None
@@ -2122,8 +2229,13 @@ known_GetServerInfoRequest = {}
 fields_GetServerInfoRequest = {}
 def decode_GetServerInfoRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     tag = 0
     try:
         if pos < end:
@@ -2257,8 +2369,13 @@ known_GetServerInfoResponse = {10: 'server_version', 18: 'supported_protocol_ver
 fields_GetServerInfoResponse = {1: 'server_version', 2: 'supported_protocol_versions', 3: 'server_time', 4: 'restricts_encodings', 5: 'allowed_encodings', 6: 'max_payload_bytes', 7: 'max_custom_entries', 8: 'max_custom_total_bytes', 9: 'max_custom_key_bytes', 10: 'max_queue_name_bytes', 11: 'max_job_type_bytes', 12: 'max_idempotency_key_bytes', 13: 'max_schedule_horizon', 14: 'max_enqueue_batch', 15: 'max_reserve_batch', 16: 'max_reserve_queues', 17: 'max_wait_timeout', 18: 'max_lease_duration', 19: 'strict_queues', 20: 'dead_letter_retention_enabled'}
 def decode_GetServerInfoResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         server_version_ = ''
         supported_protocol_versions_ = []
@@ -2607,8 +2724,13 @@ known_IdempotencyKeyTooLong = {8: 'limit', 16: 'actual'}
 fields_IdempotencyKeyTooLong = {1: 'limit', 2: 'actual'}
 def decode_IdempotencyKeyTooLong(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -2685,14 +2807,19 @@ known_InvalidRequest = {10: 'message'}
 fields_InvalidRequest = {1: 'message'}
 def decode_InvalidRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
-        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try:
-                record = new(InvalidRequest)
-                record.message = data[2:].decode()
-                return record
-            except ValueError: pass
+        if data.__class__ is bytes:
+            end = len(data)
+            if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+                try:
+                    record = new(InvalidRequest)
+                    record.message = data[2:].decode()
+                    return record
+                except ValueError: pass
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         message_ = ''
     else:
@@ -2819,8 +2946,13 @@ fields_Job = {1: 'id', 2: 'job_type', 3: 'payload', 4: 'priority', 5: 'trace_con
 shared_Job = {}
 def decode_Job(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         id_ = ''
         job_type_ = ''
@@ -3177,8 +3309,13 @@ known_JobRejection = {10: 'unknown_queue', 18: 'payload_too_large', 26: 'encodin
 fields_JobRejection = {1: 'unknown_queue', 2: 'payload_too_large', 3: 'encoding_not_allowed', 4: 'job_type_not_allowed', 5: 'custom_entries_too_many', 6: 'custom_map_too_large', 7: 'custom_key_too_long', 8: 'queue_name_too_long', 9: 'job_type_name_too_long', 10: 'idempotency_key_too_long', 11: 'scheduled_too_far', 12: 'invalid_request', 13: 'queue_full', 14: 'queue_closing'}
 def decode_JobRejection(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         unknown_queue_ = None
         payload_too_large_ = None
@@ -3502,8 +3639,13 @@ known_JobResult = {10: 'success', 18: 'rejection'}
 fields_JobResult = {1: 'success', 2: 'rejection'}
 def decode_JobResult(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         success_ = None
         rejection_ = None
@@ -3595,8 +3737,13 @@ known_JobTypeNameTooLong = {8: 'limit', 16: 'actual'}
 fields_JobTypeNameTooLong = {1: 'limit', 2: 'actual'}
 def decode_JobTypeNameTooLong(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -3679,8 +3826,13 @@ known_JobTypeNotAllowed = {10: 'job_type', 18: 'allowed'}
 fields_JobTypeNotAllowed = {1: 'job_type', 2: 'allowed'}
 def decode_JobTypeNotAllowed(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_type_ = ''
         allowed_ = []
@@ -3773,8 +3925,13 @@ known_JobValidationError = {8: 'index', 18: 'rejection'}
 fields_JobValidationError = {1: 'index', 2: 'rejection'}
 def decode_JobValidationError(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         index_ = 0
         rejection_ = None
@@ -3858,8 +4015,13 @@ known_Job_custom = {82: 'custom'}
 fields_Job_custom = {10: 'custom'}
 def decode_Job_custom(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         custom_ = {}
     else:
@@ -3936,8 +4098,13 @@ known_Job_custom_entry = {10: 'key', 18: 'value'}
 fields_Job_custom_entry = {1: 'key', 2: 'value'}
 def decode_Job_custom_entry(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         key_ = None
         value_ = None
@@ -4043,8 +4210,13 @@ known_NackRequest = {10: 'job_id', 16: 'attempt', 26: 'reason', 34: 'retry', 42:
 fields_NackRequest = {1: 'job_id', 2: 'attempt', 3: 'reason', 4: 'retry', 5: 'worker_id'}
 def decode_NackRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_id_ = ''
         attempt_ = 0
@@ -4185,8 +4357,13 @@ known_NackResponse = {10: 'job_id', 16: 'dead_lettered'}
 fields_NackResponse = {1: 'job_id', 2: 'dead_lettered'}
 def decode_NackResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         job_id_ = ''
         dead_lettered_ = False
@@ -4280,8 +4457,13 @@ known_NackRetry = {10: 'default', 18: 'delay', 26: 'dead_letter'}
 fields_NackRetry = {1: 'default', 2: 'delay', 3: 'dead_letter'}
 def decode_NackRetry(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         default_ = None
         delay_ = None
@@ -4395,8 +4577,13 @@ known_Payload = {10: 'data', 18: 'encoding'}
 fields_Payload = {1: 'data', 2: 'encoding'}
 def decode_Payload(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         data_ = b''
         encoding_ = ''
@@ -4486,8 +4673,13 @@ known_PayloadTooLarge = {8: 'limit', 16: 'actual'}
 fields_PayloadTooLarge = {1: 'limit', 2: 'actual'}
 def decode_PayloadTooLarge(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -4575,8 +4767,13 @@ known_PrimitiveValue = {10: 'string_value', 17: 'double_value', 24: 'int_value',
 fields_PrimitiveValue = {1: 'string_value', 2: 'double_value', 3: 'int_value', 4: 'bool_value'}
 def decode_PrimitiveValue(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         string_value_ = None
         double_value_ = None
@@ -4685,14 +4882,19 @@ known_QueueClosing = {10: 'queue'}
 fields_QueueClosing = {1: 'queue'}
 def decode_QueueClosing(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
-        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try:
-                record = new(QueueClosing)
-                record.queue = data[2:].decode()
-                return record
-            except ValueError: pass
+        if data.__class__ is bytes:
+            end = len(data)
+            if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+                try:
+                    record = new(QueueClosing)
+                    record.queue = data[2:].decode()
+                    return record
+                except ValueError: pass
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         queue_ = ''
     else:
@@ -4766,8 +4968,13 @@ known_QueueFull = {10: 'queue', 16: 'limit'}
 fields_QueueFull = {1: 'queue', 2: 'limit'}
 def decode_QueueFull(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         queue_ = ''
         limit_ = 0
@@ -4851,8 +5058,13 @@ known_QueueNameTooLong = {8: 'limit', 16: 'actual'}
 fields_QueueNameTooLong = {1: 'limit', 2: 'actual'}
 def decode_QueueNameTooLong(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         limit_ = 0
         actual_ = 0
@@ -4951,8 +5163,13 @@ known_ReserveRequest = {10: 'queues', 18: 'wait_timeout', 26: 'lease_duration', 
 fields_ReserveRequest = {1: 'queues', 2: 'wait_timeout', 3: 'lease_duration', 4: 'worker_id', 5: 'max_jobs'}
 def decode_ReserveRequest(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         queues_ = []
         wait_timeout_ = None
@@ -5077,6 +5294,7 @@ def encode_ReserveResponse(record):
         field = 'jobs'
         v = record.jobs
         for v in v:
+            if v.__class__ is not bytes: v = bytes(v)
             n = len(v)
             w += b'\n', SMALL[n] if n < 128 else varint(n), v
     except EncodeError:
@@ -5089,8 +5307,13 @@ known_ReserveResponse = {10: 'jobs'}
 fields_ReserveResponse = {1: 'jobs'}
 def decode_ReserveResponse(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         jobs_ = []
     else:
@@ -5112,7 +5335,7 @@ def decode_ReserveResponse(data, pos=0, end=None, into=None):
                     start = pos
                     pos += n
                     if pos > end: raise ValueError(TRUNCATED)
-                    jobs_.append(data[start:pos])
+                    jobs_.append(data[start:pos] if n < 4096 else Slice(data, start, pos))
                     if pos >= end: tag = -1; break
                     tag = data[pos]
                     pos += 1
@@ -5167,8 +5390,13 @@ known_ScheduledTooFar = {10: 'horizon', 18: 'actual'}
 fields_ScheduledTooFar = {1: 'horizon', 2: 'actual'}
 def decode_ScheduledTooFar(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         horizon_ = None
         actual_ = None
@@ -5262,8 +5490,13 @@ known_Timestamp = {8: 'seconds', 16: 'nanos'}
 fields_Timestamp = {1: 'seconds', 2: 'nanos'}
 def decode_Timestamp(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         seconds_ = 0
         nanos_ = 0
@@ -5345,8 +5578,13 @@ known_TraceContext = {10: 'traceparent', 18: 'tracestate'}
 fields_TraceContext = {1: 'traceparent', 2: 'tracestate'}
 def decode_TraceContext(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
+        if data.__class__ is bytes:
+            end = len(data)
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         traceparent_ = ''
         tracestate_ = None
@@ -5434,14 +5672,19 @@ known_UnknownQueue = {10: 'queue'}
 fields_UnknownQueue = {1: 'queue'}
 def decode_UnknownQueue(data, pos=0, end=None, into=None):
     if end is None:
-        if data.__class__ is not bytes: data = bytes(data)
-        end = len(data)
-        if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
-            try:
-                record = new(UnknownQueue)
-                record.queue = data[2:].decode()
-                return record
-            except ValueError: pass
+        if data.__class__ is bytes:
+            end = len(data)
+            if 2 < end < 130 and data[1] == end - 2 and data[0] == 10:
+                try:
+                    record = new(UnknownQueue)
+                    record.queue = data[2:].decode()
+                    return record
+                except ValueError: pass
+        elif data.__class__ is Slice:
+            pos, end, data = data.begin, data.end, data.data
+        else:
+            data = bytes(data)
+            end = len(data)
     if into is None:
         queue_ = ''
     else:
