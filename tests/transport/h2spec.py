@@ -45,9 +45,10 @@ async def failures(tool: str) -> dict[tuple[str, str], str]:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.xml")
         async with open_port(server) as port:
-            command = [tool, *SECTIONS, "-p", str(port), "-S", "-j", str(report)]
+            # What should come is waited for so long; two seconds would be its own choice.
+            command = [tool, *SECTIONS, "-p", str(port), "-o", "4", "-S", "-j", str(report)]
             run = functools.partial(trio.run_process, command, check=False, capture_stdout=True)
-            with trio.fail_after(120):
+            with trio.fail_after(300):
                 await run()
         suites = ET.parse(report).getroot().iter("testsuite")
     failed: dict[tuple[str, str], str] = {}
