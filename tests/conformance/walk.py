@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from tests.conformance.bad_requests import BAD
 from tests.conformance.sides import without_times
@@ -239,20 +239,18 @@ class Walk:
         job.scheduled_at.nanos = near % 1000 * 1_000_000 if at is None else 999_999
 
     def _spoil(self, job: Any) -> None:
-        spoil = self.dice.choice(
-            [
-                lambda: setattr(job, "queue", self.dice.choice(["", "..", "a/b", "q" * 513])),
-                lambda: setattr(job, "job_type", self.dice.choice(["", "t" * 257])),
-                lambda: setattr(job, "priority", 10),
-                lambda: setattr(job, "max_attempts", 0),
-                lambda: setattr(job, "idempotency_key", self.dice.choice(["", "k" * 257])),
-                lambda: setattr(job.trace_context, "traceparent", ""),
-                lambda: setattr(job.payload, "data", b""),
-                lambda: job.custom[""].SetInParent(),
-                lambda: job.custom["unset"].SetInParent(),
-            ]
-        )
-        spoil()
+        spoils: list[Callable[[], object]] = [
+            lambda: setattr(job, "queue", self.dice.choice(["", "..", "a/b", "q" * 513])),
+            lambda: setattr(job, "job_type", self.dice.choice(["", "t" * 257])),
+            lambda: setattr(job, "priority", 10),
+            lambda: setattr(job, "max_attempts", 0),
+            lambda: setattr(job, "idempotency_key", self.dice.choice(["", "k" * 257])),
+            lambda: setattr(job.trace_context, "traceparent", ""),
+            lambda: setattr(job.payload, "data", b""),
+            lambda: job.custom[""].SetInParent(),
+            lambda: job.custom["unset"].SetInParent(),
+        ]
+        self.dice.choice(spoils)()
 
     # ---- Reserve ----
 
