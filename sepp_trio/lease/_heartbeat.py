@@ -154,9 +154,10 @@ class Heartbeat(Alarm):
             lease.granted(response.lease_expires_at, lease.asked, self._sent, now)
             self.next(now)
         elif error is not None and tells_loss(error):
-            # After an ack the job is gone as it should be: its answer says which.
             if lease.phase is _HELD:
                 lease.lose(error.message or error.status.name)
+            else:
+                lease.told_lost(error)
         else:
             self._failed(now, error or "the answer has no expiry")
 

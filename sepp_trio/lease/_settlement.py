@@ -138,6 +138,13 @@ class Settlement:
         keeper.repeats.add(self)
         keeper.wheel.start(Timer(self._send_again), again_at)
 
+    def told_lost(self, error: CallError) -> None:
+        """A beat says what the ack or nack would be told: one that waits for its next try need
+        not be sent. One that is on its way may be the reason: its own answer says it."""
+        if self in self.keeper.repeats:
+            self.keeper.repeats.discard(self)
+            self._answered(None, error)
+
     def give_up(self) -> None:
         """The client's block has ended before the next try."""
         self.keeper.repeats.discard(self)

@@ -101,11 +101,12 @@ class ServerClock:
         high = server_time + _TICK - sent
         old_low, old_high = self._bounds(received)
         jumped = low > old_high or high < old_low
-        if jumped or sent >= self._odd_at:
-            # After an odd answer the old bounds may be those of a clock that has been set since,
-            # by less than this answer can show.
+        # After an odd answer the old bounds may be those of a clock that has been set since, by
+        # less than this answer can show.
+        doubted = sent >= self._odd_at
+        if doubted:
             self._odd_at = inf
-        else:
+        if not (jumped or doubted):
             low, high = max(low, old_low), min(high, old_high)
         self._low, self._high = low, high
         self._at = self.looked_at = received

@@ -25,7 +25,7 @@ _GOLDEN = 0.6180339887498949
 """Multiples of it, less their whole parts, lie evenly between 0 and 1 however many there are."""
 
 _ASK_AGAIN = 0.5
-"""Seconds after which a question for the server's time that failed is asked again."""
+"""Seconds after which a question for the server's time that brought nothing is asked again."""
 
 _ASK_TIMEOUT = 2.0
 
@@ -83,6 +83,7 @@ class LeaseKeeper:
         self._waiting: list[tuple[float, Callable[[], None]]] = []
         """Who waits for the server's time, since when."""
         self._asking = False
+        self._asked_at = float("-inf")
         self._asks_again = Timer(self.ask_time)
         self._opened_at = float("-inf")
         self._opened_then = 0
@@ -203,14 +204,14 @@ class LeaseKeeper:
 
     def freshen(self, now: float, length: float) -> None:
         """Ask for the server's time if a lease of so many seconds could not be read well."""
-        if self.clock.is_stale(now, length):
+        if now - self._asked_at > _ASK_AGAIN and self.clock.is_stale(now, length):
             self.ask_time()
 
     def ask_time(self) -> None:
         """Ask the server for its time, unless that is being done; nothing is waited for."""
         if self._asking:
             return
-        sent = trio.current_time()
+        sent = self._asked_at = trio.current_time()
 
         def answered(
             response: records.GetServerInfoResponse | None, error: CallError | None

@@ -68,6 +68,8 @@ class Run:
         self._client = client
         self._read_job = JobReader().read
         self._usual: float | None = None
+        self._odd: HeldLease | None = None
+        """The latest that was granted something else than usual."""
         self._grant: Grant
         """What the latest job's lease was, and out of which answer."""
         self._answer: Answer
@@ -176,7 +178,7 @@ class Run:
         expires_at = record.lease_expires_at
         if expires_at != self._granted_end or sent != self._granted_sent:
             assert expires_at is not None  # its reader has seen to it
-            self._read_grant(expires_at, sent, now)
+            self._read_grant(lease, expires_at, sent, now)
         lease.take(self._grant, self._answer)
         if now >= lease.due:
             if not self._grant.certain:
@@ -213,20 +215,29 @@ class Run:
         expires_at, asked, received = self._answer = answer
         self._granted_end, self._granted_sent = expires_at, sent
         self._grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, received)
+        self._usual = self._grant.length
         try:
             self._receive(raw, sent, trio.current_time())
         except Exception:
             logger.exception(_NOT_TAKEN_IN)
 
-    def _read_grant(self, expires_at: records.Timestamp, sent: float, now: float) -> None:
+    def _read_grant(
+        self, lease: HeldLease, expires_at: records.Timestamp, sent: float, now: float
+    ) -> None:
         """What the server granted; the same for most jobs of one answer."""
         asked = self.options.lease_duration
+        odd = self._odd
+        if odd is not None and odd not in self.keeper.doubtful:
+            # It was read again, with the server's time: that is what is granted now.
+            self._usual, self._odd = odd.usual, None
         self._granted_end, self._granted_sent = expires_at, sent
         self._answer = (expires_at, asked, now)
         self._grant = self.keeper.clock.grant(
             epoch_seconds(expires_at), asked, sent, now, self._usual
         )
         self._usual = self._grant.length
+        if not self._grant.certain:
+            self._odd = lease
 
     def _start(self, job: RunningJob, now: float) -> bool:
         """A slot is free for this job; whether it starts."""

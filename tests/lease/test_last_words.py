@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import trio
 from grpclib.const import Status
 
 from sepp_trio import (
+    AttemptMismatchError,
     Job,
     LeaseLostError,
     ReserveOptions,
@@ -196,6 +199,28 @@ async def test_an_ack_that_could_not_leave_before_the_leases_end_never_leaves(
     await bench.client.get_server_info()  # the way is free again
     for rpc in ("Ack", "Nack"):
         assert [at for at in bench.calls.times(rpc) if at >= end] == []
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+async def test_an_ack_that_waits_for_its_repeat_is_not_sent_once_a_beat_knows_better(
+    bench: Bench, max_attempts: int
+) -> None:
+    await bench.put("t", max_attempts=max_attempts)
+    [job] = await bench.client.reserve(ReserveOptions(["emails"], 30))
+    bench.inject(Fail("Ack", times=None))
+    # With another attempt under way the ack cannot have arrived; without one it may.
+    lost = pytest.raises(AttemptMismatchError) if max_attempts > 1 else nullcontext()
+    async with bench.client.hold(job) as lease:
+        await trio.sleep(9)
+        await bench.lose_lease(job)
+        await bench.client.reserve(ReserveOptions(["emails"], 60, wait_timeout=0))
+        with lost:
+            await lease.ack()
+        assert trio.current_time() == pytest.approx(10, abs=0.01)
+    await trio.sleep(30)
+    assert 3 < len(bench.calls.of("Ack")) < 8
+    assert max(bench.calls.times("Ack")) < 10.01
+    assert len(bench.client._keeper) == 0
 
 
 async def test_a_job_that_is_lost_while_it_is_held_back_is_not_given_back(bench: Bench) -> None:

@@ -10,15 +10,18 @@ import pytest
 import trio
 
 from sepp_trio import (
+    BrokerConfig,
     EnqueueRequest,
     JobCtx,
     LeaseLostError,
+    LimitsConfig,
     Payload,
     ReserveOptions,
     SeppClient,
     Worker,
     open_client,
 )
+from sepp_trio.broker import QueueConfig
 from sepp_trio.testing import (
     CallLog,
     Delay,
@@ -244,6 +247,34 @@ async def test_a_forced_stop_gives_it_back_or_leaves_it(scene: Scene, told: bool
     scene.proxy.relent()
     await trio.sleep(20)
     assert scene.started == []
+
+
+# ---- servers that grant less ----
+
+
+@pytest.mark.parametrize("caps", [(5000, 10_000), (10_000, 5000)])
+async def test_a_server_that_is_set_to_other_leases_is_asked_about_it_once(
+    scene: Scene, caps: tuple[int, int]
+) -> None:
+    before, after = (BrokerConfig(limits=LimitsConfig(max_lease_duration_ms=cap)) for cap in caps)
+    await scene.server.restart(0, config=before)
+    await scene.client.get_server_info()
+    worker = scene.worker(30.0, auto_extend=False)
+    async with running(worker):
+        await trio.sleep(1)
+        await scene.server.restart(0, config=_capped(after, caps[0]))
+        asked = len(scene.calls.of("GetServerInfo"))
+        for _ in range(60):
+            await scene.put()
+            await trio.sleep(1)
+    assert len(scene.recorder.jobs().acked) == 60
+    assert len(scene.calls.of("GetServerInfo")) - asked <= 4
+
+
+def _capped(config: BrokerConfig, said: int) -> BrokerConfig:
+    """The same for the queue, while the server as a whole says something else."""
+    queue = QueueConfig("q", max_lease_duration_ms=config.limits.max_lease_duration_ms)
+    return BrokerConfig(limits=LimitsConfig(max_lease_duration_ms=said), queues=(queue,))
 
 
 # ---- a doubt is settled by an answer that was asked for later ----
