@@ -9,7 +9,7 @@ import trio
 from grpclib.const import Status
 from outcome import Value
 
-from ._client_role import ClientStream
+from ._client_stream import ClientStream
 from ._errors import CallError
 from ._status import from_reset, message_of
 

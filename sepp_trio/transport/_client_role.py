@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import struct
 from typing import TYPE_CHECKING
 
 from ._blocks import Answer
 from ._body import Body
+from ._client_stream import ClientStream
 from ._frames import (
     DATA,
     DATA_HEAD,
@@ -32,7 +35,7 @@ from ._frames import (
 )
 from ._headers import MAX_HEADER_LIST, BlockDecoder
 from ._http2 import Connection, Goaway, Http2Config
-from ._sending import Queue, Stream
+from ._sending import WRITE_SIZE, Queue, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,55 +45,11 @@ _MOST_SPARE = 64
 """Streams that calls which wait at the peer leave to the others; an eighth of few."""
 
 
-class ClientStream(Stream):
-    """A call that the client makes: subclass it and put it into a waiting queue.
-
-    Exactly one of :meth:`replied`, :meth:`answered`, :meth:`broken` and :meth:`oversized`
-    is called once the stream has begun, unless it is abandoned or the connection
-    is lost before.
-    """
-
-    __slots__ = ("begun_at", "connection", "given_up", "head", "trailers")
-
-    body: bytes | Body  # type: ignore[assignment]
-    begun_at: float
-    given_up: bool
-    head: Answer | None
-    trailers: Answer | None
-
-    def __init__(self, message: bytes, *, urgent: bool = False) -> None:
-        super().__init__(message, urgent=urgent)
-        self.connection: ClientConnection | None = None
-        """Where the call has begun; None while it waits."""
-
-    def header_block(self, now: float) -> bytes | None:
-        """The request's header block, asked for as it is about to leave.
-
-        ``now`` is the connection's.  None: it is too late for this call, drop it.
-        """
-        raise NotImplementedError
-
-    def replied(self, message: bytes) -> None:
-        """The answer is complete, and this message is all there is to say about it."""
-        raise NotImplementedError
-
-    def answered(self) -> None:
-        """The answer is complete: ``head``, ``body`` and ``trailers``.
-
-        An answer of a single block is in both ``head`` and ``trailers``.
-        """
-        raise NotImplementedError
-
-    def broken(self, code: int, reason: str, *, unprocessed: bool) -> None:
-        """The stream ended without an answer, with this HTTP/2 error code.
-
-        ``unprocessed``: the peer is known not to have taken the call up.
-        """
-        raise NotImplementedError
-
-    def oversized(self, size: int) -> None:
-        """The answer's message is larger than the receive limit; it was refused."""
-        raise NotImplementedError
+@functools.lru_cache(32)
+def _shape(block: int, message: int, trailers: int) -> struct.Struct:
+    """An answer as usual, parts of these lengths: what its three frames have before the number
+    of the stream, that number, and what they have behind it."""
+    return struct.Struct(f">5sI{block + 5}sI5s{message}s5sI{trailers}s")
 
 
 class ClientConnection(Connection):
@@ -172,36 +131,51 @@ class ClientConnection(Connection):
         super().fail(fault)
 
     def _may_begin(self, waiting: Queue) -> bool:
+        return self._room(waiting) > 0
+
+    def _room(self, waiting: Queue) -> int:
+        """How many streams of this queue may be opened now."""
+        if not (self.accepting and self.settings_received):
+            return 0
         limit = self.peer_max_streams
         if waiting is self._patient and limit > 1:
             limit -= min(-(-limit // 8), _MOST_SPARE)
-        return self.accepting and self.settings_received and len(self.streams) < limit
+        return limit - len(self.streams)
 
-    def _begin(self, stream: Stream, out: bytearray) -> None:
-        if TYPE_CHECKING:
-            assert isinstance(stream, ClientStream)
-        block = stream.header_block(self.now)
-        if block is None:
-            return
-        number = self.next_id
-        self.next_id = number + 2
-        if number >= MAX_STREAM_ID:
-            self.accepting = False
-        stream.begin(number, self._peer_window, self.config.stream_window)
-        stream.connection = self
-        stream.given_up = False
-        stream.begun_at = self.now
-        stream.head = stream.trailers = None
-        self.streams[number] = stream
-        message = stream.message
-        size, length = len(message) + 5, len(block)
-        if (
-            size <= FRAME_SIZE
-            and size <= self.send_window
-            and size <= self._peer_window
-            and length <= FRAME_SIZE
-            and not self._table_off
-        ):
+    def _begin(self, waiting: Queue, most: int, out: bytearray) -> None:
+        # A loop, and all of it here: each call on the way would be a twentieth of an ack.
+        now, streams = self.now, self.streams
+        window = self.config.stream_window
+        for _ in range(min(most, len(waiting), self._room(waiting))):
+            stream, _ = waiting.popitem(last=False)
+            if TYPE_CHECKING:
+                assert isinstance(stream, ClientStream)
+            block = stream.header_block(now)
+            if block is None:
+                continue
+            number = self.next_id
+            self.next_id = number + 2
+            stream.begin(number, self._peer_window, window)
+            stream.connection = self
+            stream.given_up = False
+            stream.begun_at = now
+            stream.head = stream.trailers = None
+            streams[number] = stream
+            if number >= MAX_STREAM_ID:
+                self.accepting = False
+            message = stream.message
+            size, length = len(message) + 5, len(block)
+            if (
+                size > FRAME_SIZE
+                or size > self.send_window
+                or size > self._peer_window
+                or length > FRAME_SIZE
+                or self._table_off
+            ):
+                stream.block = block
+                if self._emit(stream, out):
+                    self._enqueue(stream)
+                return
             # The usual call: all of it at once.
             self.send_window -= size
             stream.local_ended = True
@@ -209,10 +183,8 @@ class ClientConnection(Connection):
             out += block
             out += DATA_HEAD.pack(size >> 8, size & 255, DATA, END_STREAM, number, 0, size - 5)
             out += message
-            return
-        stream.block = block
-        if self._emit(stream, out):
-            self._enqueue(stream)
+            if len(out) >= WRITE_SIZE or self.send_window <= 0 or not self.accepting:
+                return
 
     def _all_taken(self, stream: Stream, out: bytearray) -> None:
         stream.local_ended = True
@@ -254,6 +226,41 @@ class ClientConnection(Connection):
         self.answers += 1
         del self.streams[number]
         stream.replied(data[stop + 14 : last])
+        if end - at < at - start + 9:
+            return at
+        return self._take_alike(data, at, stop - start, size, at - last - 9)
+
+    def _take_alike(self, data: bytes, at: int, *lengths: int) -> int:
+        """Take the answers that follow on one as usual, as long as they differ from it in
+        nothing but stream and message, as those of acks do; where they end."""
+        shape = _shape(*lengths)
+        size, unpack, streams = shape.size, shape.unpack_from, self.streams
+        length = lengths[1] + 5
+        head, _, block, _, prefix, _, tail, _, trailers = unpack(data, at - size)
+        stop = len(data) - size
+        while at <= stop:
+            first, number, second, same, third, message, fourth, also, fifth = unpack(data, at)
+            stream = streams.get(number)
+            left = self._receive_window - length
+            if (
+                stream is None
+                or number != same
+                or number != also
+                or first != head
+                or second != block
+                or third != prefix
+                or fourth != tail
+                or fifth != trailers
+                or stream.head is not None
+                or not stream.local_ended
+                or left < self.config.connection_window >> 1
+            ):
+                break
+            at += size
+            self._receive_window = left
+            self.answers += 1
+            del streams[number]
+            stream.replied(message)
         return at
 
     def _on_block(self, number: int, flags: int, block: bytes) -> None:

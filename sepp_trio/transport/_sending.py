@@ -26,6 +26,8 @@ from ._headers import TABLE_OFF
 
 WRITE_SIZE = 64 * 1024
 """About how many bytes are taken at once: what an urgent frame may have to wait for."""
+_IN_A_ROW = 16
+"""Short streams that are begun one after the other while no others are there."""
 
 
 class Stream:
@@ -142,10 +144,10 @@ class Sender:
                     if self._emit(stream, out):
                         sending[stream] = None
                 begun = False
+                alone = not sending and sum(map(bool, queues)) == 1
                 for waiting in queues:
                     if waiting and self._may_begin(waiting):
-                        stream, _ = waiting.popitem(last=False)
-                        self._begin(stream, out)
+                        self._begin(waiting, _IN_A_ROW if alone else 1, out)
                         begun = True
                 if not (begun or sending):
                     break
@@ -155,8 +157,9 @@ class Sender:
         """Whether a stream of this queue may be opened now."""
         return False
 
-    def _begin(self, stream: Stream, out: bytearray) -> None:
-        """Open a waiting stream and send what is possible of it."""
+    def _begin(self, waiting: Queue, most: int, out: bytearray) -> None:
+        """Open waiting streams, at least one and perhaps as many as ``most``, and send
+        what is possible of them.  No others after one that is not sent whole."""
         raise NotImplementedError
 
     def _all_taken(self, stream: Stream, out: bytearray) -> None:

@@ -12,7 +12,7 @@ from ._frames import Code
 
 if TYPE_CHECKING:
     from ._blocks import Answer
-    from ._client_role import ClientStream
+    from ._client_stream import ClientStream
 
 _FROM_HTTP = {
     400: Status.INTERNAL,

@@ -17,7 +17,8 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from sepp_trio.transport._client_role import ClientConnection, ClientStream
+from sepp_trio.transport._client_role import ClientConnection
+from sepp_trio.transport._client_stream import ClientStream
 from sepp_trio.transport._frames import GOAWAY, PREFACE
 from sepp_trio.transport._headers import encode_block
 from sepp_trio.transport._http2 import Http2Config

@@ -279,6 +279,80 @@ def test_an_answer_in_one_piece_is_taken_as_one_in_many(what: str) -> None:
     assert all(one == seen[0] for one in seen)
 
 
+HEAD, TAIL = block(1, HEADS), block(1, TRAILERS, 1)
+OTHER_HEAD = block(1, [*HEADS, ("date", "now")])
+# What may come between two answers that are alike, for the stream of the next one.
+ODD: dict[str, list[bytes]] = {
+    "nothing": [],
+    "a longer one": [HEAD, data(1, message(b"longer")), TAIL],
+    "a compressed one": [HEAD, data(1, message(b"ab", 1)), TAIL],
+    "another length in its prefix": [HEAD, data(1, message(b"abc")[:-1]), TAIL],
+    "other headers": [OTHER_HEAD, data(1, message(b"ab")), TAIL],
+    "other trailers": [HEAD, data(1, message(b"ab")), block(1, [("grpc-status", "5")], 1)],
+    "no end": [HEAD, data(1, message(b"ab")), block(1, TRAILERS)],
+    "an end too early": [HEAD, data(1, message(b"ab"), 1), TAIL],
+    "its data for another": [HEAD, data(5, message(b"ab")), TAIL],
+    "its trailers for another": [HEAD, data(1, message(b"ab")), block(5, TRAILERS, 1)],
+    "headers that end it": [block(1, HEADS, 1), data(1, message(b"ab")), TAIL],
+    "a ping": [frame(6, 0, 0, b"12345678")],
+    "a reset": [rst_stream(1, 8)],
+    "headers before": [HEAD],
+    "headers of the next one before": [block(23, HEADS)],
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("config", [Http2Config(), Http2Config(connection_window=65_540)])
+def test_answers_that_are_alike_are_taken_as_single_ones(what: str, config: Http2Config) -> None:
+    """Many at once, and something odd among them."""
+
+    def at(number: int, frames: list[bytes]) -> bytes:
+        def moved(one: bytes) -> bytes:
+            return one[:5] + number.to_bytes(4, "big") + one[9:] if one[8] == 1 else one
+
+        return b"".join(map(moved, frames))
+
+    stream = b""
+    for number in range(1, 41, 2):
+        odd = number == 21
+        stream += at(number, ODD[what]) if odd else b""
+        # The one for a stream that was given up, and the one that comes twice.
+        stream += at(number, [HEAD, data(1, message(b"%02d" % number)), TAIL])
+        stream += at(number, [HEAD, data(1, message(b"%02d" % number)), TAIL]) * (number == 35)
+    seen = []
+    for size in (1, len(stream)):
+        client = Client(config)
+        # The last one's request is not over when it is answered.
+        calls = [Answered(bytes(70_000 * (i == 19)), False) for i in range(20)]
+        client.waiting[1].update(dict.fromkeys(calls))
+        while client.core.has_output():
+            client.core.data_to_send()
+        for piece in (HEAD, OTHER_HEAD, TAIL):
+            client.core._decoder.decode(piece[9:])
+        client.core._receive_window = config.connection_window // 2 + 100
+        client.core.abandon(calls[3])
+        fault = None
+        try:
+            for start in range(0, len(stream), size):
+                client.core.feed(stream[start : start + size])
+        except ConnectionFault as error:
+            fault = str(error)
+        seen.append(
+            (
+                fault,
+                [call.outcomes for call in calls],
+                bytes(client.core.data_to_send()),
+                list(client.core.streams),
+                client.core._receive_window,
+                client.core.answers,
+            )
+        )
+    assert seen[0] == seen[1]
+    assert [call.outcomes for call in calls[:10]] == [
+        [] if number == 7 else [b"%02d" % number] for number in range(1, 21, 2)
+    ]
+
+
 def test_stream_numbers_run_out() -> None:
     client = Client()
     client.core.next_id = MAX_STREAM_ID
