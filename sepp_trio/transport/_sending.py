@@ -36,7 +36,7 @@ class Stream:
     Outgoing: ``block`` (header block), ``message`` (without gRPC's prefix),
     ``tail`` (block of the trailers, empty: the message ends the stream, unless
     there is ``more`` to come).
-    ``offset`` is negative until the first byte has been taken.
+    ``offset`` (with the prefix) is negative until the first byte has been taken.
     Incoming: ``body`` is what came in DATA frames, with the prefix.
     """
 
@@ -210,20 +210,23 @@ class Sender:
                 self._all_taken(stream, out)
                 return False
             out += header_frames(number, block, 0)
-            stream.rest = memoryview(PREFIX.pack(0, len(message)) + message)
+            stream.rest = memoryview(message)
             stream.offset = 0
             if not self.may_repeat:
                 stream.message = b""
         rest, at = stream.rest, stream.offset
-        room = min(len(rest) - at, self.send_window, stream.send_window, FRAME_SIZE)
+        size = len(rest) + 5
+        room = min(size - at, self.send_window, stream.send_window, FRAME_SIZE)
         if room > 0:
             end = stream.offset = at + room
             self.send_window -= room
             stream.send_window -= room
-            last = end == len(rest)
+            last = end == size
             ends = last and not tail and not stream.more
             out += HEAD.pack(room >> 8, room & 255, DATA, END_STREAM if ends else 0, number)
-            out += rest[at:end]
+            if at < 5:
+                out += PREFIX.pack(0, size - 5)[at:end]
+            out += rest[max(at - 5, 0) : max(end - 5, 0)]
             if last:
                 del stream.rest
                 if tail:

@@ -16,7 +16,6 @@ from ._frames import (
     MAX_HEADER_LIST_SIZE,
     MAX_STREAM_ID,
     PREFACE,
-    PREFIX,
     Code,
     ConnectionFault,
     StreamFault,
@@ -132,7 +131,7 @@ class ServerConnection(Connection):
                 self._control += header_frames(stream.id, self._table_off + head, 0)
                 self._table_off = b""
             stream.more = True
-            stream.rest = memoryview(PREFIX.pack(0, len(message)) + message)
+            stream.rest = memoryview(message)
             stream.offset = 0
             self._enqueue(stream)
 

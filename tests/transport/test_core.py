@@ -388,6 +388,22 @@ def test_an_abandoned_call_is_reset_once_and_wakes_the_writer() -> None:
     assert client.woken == 1
 
 
+@pytest.mark.parametrize("window", [1, 4, 5, 6, 1000])
+def test_a_message_and_its_prefix_may_be_cut_anywhere(window: int) -> None:
+    client = Client(values={4: window})
+    payload = bytes(range(256)) * 10
+    client.call(payload)
+    sent, body = b"", b""
+    while client.core.has_output():
+        sent += client.core.data_to_send()
+        client.core.feed(window_update(1, window))
+    while sent:
+        stop = 9 + int.from_bytes(sent[:3])
+        body += sent[9:stop] if sent[3] == 0 else b""
+        sent = sent[stop:]
+    assert body == message(payload)
+
+
 def test_long_and_short_calls_take_turns() -> None:
     client = Client(values={4: 1 << 24})
     client.core.feed(window_update(0, 1 << 24))
