@@ -88,6 +88,10 @@ async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
                 keeper.ask_time()
         return grant.end
 
+    def end_of(job: Job) -> float:
+        expires_at = job.lease_expires_at.timestamp()
+        return clock.reread(expires_at, asked, sent, received).end
+
     jobs = []
     for raw in response.jobs:
         job = convert.job_from_wire(
@@ -103,13 +107,7 @@ async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
     if unsure:
         # What may be over already may as well have begun just now.
         await _learn_time(keeper, received)
-        jobs = [
-            replace(
-                job,
-                lease_deadline=clock.reread(job.lease_expires_at.timestamp(), asked, received).end,
-            )
-            for job in jobs
-        ]
+        jobs = [replace(job, lease_deadline=end_of(job)) for job in jobs]
     return jobs
 
 

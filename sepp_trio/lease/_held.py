@@ -35,8 +35,9 @@ _HELD: Final = Phase.HELD
 _SETTLED: Final = Phase.SETTLED
 
 
-Answer: TypeAlias = "tuple[records.Timestamp, float, float]"
-"""The lease's end as the server said it, the seconds asked for, when the answer came."""
+Answer: TypeAlias = "tuple[records.Timestamp, float, float, float]"
+"""The lease's end as the server said it, the seconds asked for, when that was sent, and when the
+answer came."""
 
 
 def epoch_seconds(value: records.Timestamp) -> float:
@@ -229,13 +230,13 @@ class HeldLease(Settlement):
             return
         usual = self.usual if asked == self.asked else None
         grant = self.keeper.clock.grant(epoch_seconds(expires_at), asked, sent, received, usual)
-        self.take(grant, (expires_at, asked, received))
+        self.take(grant, (expires_at, asked, sent, received))
 
     def take(self, grant: Grant, answer: Answer) -> None:
         """Take in a grant that was read out of an answer; jobs of one answer may share both."""
         self._answer = answer
         self._at_most = inf
-        self.expires_at, asked, _ = answer
+        self.expires_at, asked, _, _ = answer
         end, length, certain = grant
         own = asked == self.asked
         if self.scope is None and own:
@@ -260,12 +261,12 @@ class HeldLease(Settlement):
         self.check(now)
         if self._answer is None or self.lost is not None:
             return True
-        expires_at, asked, received = self._answer
+        expires_at, asked, sent, received = self._answer
         later = received <= asked_at
         if not (later or jumped):
             return False  # the time may be that of a clock which was set before the answer came
         seemed = self.end
-        grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, received)
+        grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, sent, received)
         self.end_at(grant.end, grant.length, own=asked == self.asked)
         if self.end < seemed - self._margin and self.heartbeat is not None:
             self.heartbeat.hurry(now)

@@ -98,7 +98,8 @@ class ServerClock:
             Whether it contradicts what was known: the server's clock was set.
         """
         low = server_time - received
-        high = server_time + _TICK - sent
+        # If it was stamped at once the clocks may have drifted apart on the answer's way.
+        high = server_time + _TICK - sent + _DRIFT * (received - sent)
         old_low, old_high = self._bounds(received)
         jumped = low > old_high or high < old_low
         # After an odd answer the old bounds may be those of a clock that has been set since, by
@@ -137,7 +138,7 @@ class ServerClock:
             low, high = self._bounds(received)
             end = expires_at - high
             latest = expires_at - low
-            if end <= received + expected + _SLACK and latest >= sent + expected - _TICK - _SLACK:
+            if self._fits(expected, sent, received, end, latest):
                 end = self._follow(expires_at, asked, expected, received, low, high)
                 return Grant(end, expected, not self._is_vague(received, expected))
             if usual is not None and usual != expected:
@@ -154,12 +155,20 @@ class ServerClock:
         # More than usual, or no grant at all: the clock was set, or is not known yet.
         return Grant(sent + expected - _TICK, expected, certain=False)
 
-    def reread(self, expires_at: float, asked: float, received: float) -> Grant:
+    def reread(self, expires_at: float, asked: float, sent: float, received: float) -> Grant:
         """Read an answer again, after the server's time was asked for."""
-        _, high = self._bounds(received)
-        end = min(expires_at - high, received + _as_granted(asked))
-        length = max(end - received, 0.0)
+        asked = _as_granted(asked)
+        low, high = self._bounds(received)
+        end = min(expires_at - high, received + asked)
+        length = min(asked, self.longest_lease)
+        if not self._fits(length, sent, received, expires_at - high, expires_at - low):
+            length = max(end - received, 0.0)
         return Grant(end, length, not self._is_vague(received, length))
+
+    @staticmethod
+    def _fits(length: float, sent: float, received: float, end: float, latest: float) -> bool:
+        """Whether a lease of this length may have been granted, to end between these two."""
+        return end <= received + length + _SLACK and latest >= sent + length - _TICK - _SLACK
 
     def _follow(
         self,

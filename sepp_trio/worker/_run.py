@@ -183,7 +183,7 @@ class Run:
         if now >= lease.due:
             if not self._grant.certain:
                 lease.close()
-                self.unsure.wait(record, bytes(raw), sent, self._answer)
+                self.unsure.wait(record, bytes(raw), self._answer)
                 return True
             if lease.check(now) is not None:
                 self.reports.over_before_start(record, lease)
@@ -210,11 +210,11 @@ class Run:
             self.keeper.start_beats(lease, now)
         return True
 
-    def receive_again(self, raw: bytes, sent: float, answer: Answer) -> None:
+    def receive_again(self, raw: bytes, answer: Answer) -> None:
         """Take in a job whose lease can be read, now that the server's time is known."""
-        expires_at, asked, received = self._answer = answer
+        expires_at, asked, sent, received = self._answer = answer
         self._granted_end, self._granted_sent = expires_at, sent
-        self._grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, received)
+        self._grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, sent, received)
         self._usual = self._grant.length
         try:
             self._receive(raw, sent, trio.current_time())
@@ -231,7 +231,7 @@ class Run:
             # It was read again, with the server's time: that is what is granted now.
             self._usual, self._odd = odd.usual, None
         self._granted_end, self._granted_sent = expires_at, sent
-        self._answer = (expires_at, asked, now)
+        self._answer = (expires_at, asked, sent, now)
         self._grant = self.keeper.clock.grant(
             epoch_seconds(expires_at), asked, sent, now, self._usual
         )

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 class _Job:
     """One of them."""
 
-    def __init__(self, record: records.Job, raw: bytes, sent: float, answer: Answer) -> None:
+    def __init__(self, record: records.Job, raw: bytes, answer: Answer) -> None:
         self.record = record
         self.raw = raw
-        self.sent = sent
         self.answer = answer
         self.timer: Timer
 
@@ -31,20 +30,20 @@ class Unsure:
         self._run = run
         self._jobs: dict[_Job, None] = {}
 
-    def wait(self, record: records.Job, raw: bytes, sent: float, answer: Answer) -> None:
+    def wait(self, record: records.Job, raw: bytes, answer: Answer) -> None:
         """Take in the job again when the server has told its time since ``answer`` came."""
         run = self._run
-        job = _Job(record, raw, sent, answer)
+        job = _Job(record, raw, answer)
         self._jobs[job] = None
         run.slots.reports += 1  # so that the run goes on until it has come to an end
-        _, asked, received = answer
+        _, asked, _, received = answer
         job.timer = Timer(partial(self._leave, job, "its time is up"))
         run.keeper.wheel.start(job.timer, received + asked)
         run.keeper.when_known(received, partial(self._known, job))
 
     def _known(self, job: _Job) -> None:
         if job in self._jobs:
-            self._run.receive_again(job.raw, job.sent, job.answer)
+            self._run.receive_again(job.raw, job.answer)
             self._forget(job)
 
     def _leave(self, job: _Job, why: str) -> None:

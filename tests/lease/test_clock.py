@@ -72,7 +72,7 @@ def test_a_deadline_is_never_late_and_never_much_too_early(
         assert grant.end <= now + min(asked, longest) + 0.5
         if not grant.certain:
             clock.observe(server.time(now), now, now)
-            grant = clock.reread(expires, asked, now)
+            grant = clock.reread(expires, asked, sent, now)
             usual = grant.length
             worst = max(worst, 0.003)
         age = now + 1
@@ -106,7 +106,7 @@ def test_after_a_jump_the_next_answer_is_right_again(jump: float) -> None:
     if not -30 < jump < 0:
         assert grant.end > truth - 0.005
     assert clock.observe(server.time(11.001), 11.0005, 11.0015)
-    grant = clock.reread(expires, 30, 11.0005)
+    grant = clock.reread(expires, 30, 10.9995, 11.0005)
     assert truth - 0.005 < grant.end <= truth
     # And so it goes on.
     expires, truth = server.end_of(20.0, 30)
@@ -122,7 +122,7 @@ def test_leases_that_were_granted_before_a_jump_ahead_are_over() -> None:
     expires, _ = server.end_of(1.0, 30)
     server.offset += HOUR
     assert clock.observe(server.time(2.0), 2.0, 2.001)
-    assert clock.reread(expires, 30, 1.001).end < 2
+    assert clock.reread(expires, 30, 0.999, 1.001).end < 2
 
 
 @pytest.mark.parametrize("drift", [0.01, -0.01])
@@ -140,7 +140,7 @@ def test_even_a_bad_drift_is_followed(drift: float) -> None:
             odd += 1
             assert grant.end <= truth + 0.31 or drift < 0
             clock.observe(server.time(now + 0.001), now + 0.0006, now + 0.0015)
-            grant = clock.reread(expires, 30, now + 0.0005)
+            grant = clock.reread(expires, 30, now - 0.0005, now + 0.0005)
         usual = grant.length
         # 1 % of 30 s is what a drift does to the lease itself.
         assert truth - 0.35 < grant.end <= truth + 0.31
@@ -187,7 +187,7 @@ def test_a_queue_may_grant_more_than_the_servers_limit() -> None:
     expires, truth = server.end_of(1.0, 900)
     assert not clock.grant(expires, 900, 0.9995, 1.0005).certain
     clock.observe(server.time(1.001), 1.001, 1.002)
-    grant = clock.reread(expires, 900, 1.0005)
+    grant = clock.reread(expires, 900, 0.9995, 1.0005)
     assert truth - 0.005 < grant.end <= truth
     expires, truth = server.end_of(200.0, 900)
     grant = clock.grant(expires, 900, 199.9995, 200.0005, grant.length)
