@@ -11,6 +11,7 @@ from ._held import LEASE_LOST as LEASE_LOST
 from ._held import TIMED_OUT as TIMED_OUT
 from ._held import Answer as Answer
 from ._held import HeldLease as HeldLease
+from ._held import Terms as Terms
 from ._held import epoch_seconds as epoch_seconds
 from ._states import Beats as Beats
 from ._states import Phase as Phase

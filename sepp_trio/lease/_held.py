@@ -53,6 +53,18 @@ def margin_of(length: float) -> float:
     return min(_LARGEST_MARGIN, length / 20)
 
 
+class Terms:
+    """What an answer granted, worked out once for all of its jobs."""
+
+    __slots__ = ("answer", "certain", "due", "end", "length", "margin")
+
+    def __init__(self, grant: Grant, answer: Answer) -> None:
+        self.answer = answer
+        self.end, self.length, self.certain = grant
+        self.margin = margin_of(self.length)
+        self.due = self.end - self.margin
+
+
 class HeldLease(Settlement):
     """The lease of one delivery of one job.
 
@@ -230,25 +242,23 @@ class HeldLease(Settlement):
             return
         usual = self.usual if asked == self.asked else None
         grant = self.keeper.clock.grant(epoch_seconds(expires_at), asked, sent, received, usual)
-        self.take(grant, (expires_at, asked, sent, received))
+        self.take(Terms(grant, (expires_at, asked, sent, received)))
 
-    def take(self, grant: Grant, answer: Answer) -> None:
-        """Take in a grant that was read out of an answer; jobs of one answer may share both."""
-        self._answer = answer
-        self._at_most = inf
-        self.expires_at, asked, _, _ = answer
-        end, length, certain = grant
-        own = asked == self.asked
-        if self.scope is None and own:
+    def take(self, terms: Terms) -> None:
+        """Take in what an answer granted."""
+        self._answer = terms.answer
+        self.expires_at, asked, _, _ = terms.answer
+        if self.scope is None and asked == self.asked:
             # As in end_at, because there is one of these for each job.
-            self.end = end
-            self.usual = length
-            self._margin = margin = margin_of(length)
-            self.due = end - margin
-            self.scope = trio.CancelScope(deadline=self.due, shield=self._shield)
+            self.end = terms.end
+            self.usual = terms.length
+            self._margin = terms.margin
+            due = self.due = terms.due
+            self.scope = trio.CancelScope(deadline=due, shield=self._shield)
         else:
-            self.end_at(end, length, own=own)
-        if not certain:
+            self._at_most = inf
+            self.end_at(terms.end, terms.length, own=asked == self.asked)
+        if not terms.certain:
             self.keeper.doubt(self)
 
     def reread(self, asked_at: float, *, jumped: bool) -> bool:

@@ -11,7 +11,7 @@ import trio
 
 from ..client import SeppClient
 from ..errors import ClientClosedError
-from ..lease import Answer, Beats, Grant, HeldLease, Phase, Timer, epoch_seconds
+from ..lease import Answer, Beats, HeldLease, Phase, Terms, Timer, epoch_seconds
 from ..wire import Slice, convert, records
 from ._log import logger
 from ._options import Options
@@ -70,9 +70,8 @@ class Run:
         self._usual: float | None = None
         self._odd: HeldLease | None = None
         """The latest that was granted something else than usual."""
-        self._grant: Grant
+        self._terms: Terms
         """What the latest job's lease was, and out of which answer."""
-        self._answer: Answer
         self._granted_end: records.Timestamp | None = None
         self._granted_sent = 0.0
         self._look_timer = Timer(self._look_for_overdue)
@@ -179,11 +178,12 @@ class Run:
         if expires_at != self._granted_end or sent != self._granted_sent:
             assert expires_at is not None  # its reader has seen to it
             self._read_grant(lease, expires_at, sent, now)
-        lease.take(self._grant, self._answer)
+        terms = self._terms
+        lease.take(terms)
         if now >= lease.due:
-            if not self._grant.certain:
+            if not terms.certain:
                 lease.close()
-                self.unsure.wait(record, bytes(raw), self._answer)
+                self.unsure.wait(record, bytes(raw), terms.answer)
                 return True
             if lease.check(now) is not None:
                 self.reports.over_before_start(record, lease)
@@ -212,10 +212,11 @@ class Run:
 
     def receive_again(self, raw: bytes, answer: Answer) -> None:
         """Take in a job whose lease can be read, now that the server's time is known."""
-        expires_at, asked, sent, received = self._answer = answer
+        expires_at, asked, sent, received = answer
         self._granted_end, self._granted_sent = expires_at, sent
-        self._grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, sent, received)
-        self._usual = self._grant.length
+        grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, sent, received)
+        self._terms = Terms(grant, answer)
+        self._usual = grant.length
         try:
             self._receive(raw, sent, trio.current_time())
         except Exception:
@@ -231,12 +232,10 @@ class Run:
             # It was read again, with the server's time: that is what is granted now.
             self._usual, self._odd = odd.usual, None
         self._granted_end, self._granted_sent = expires_at, sent
-        self._answer = (expires_at, asked, sent, now)
-        self._grant = self.keeper.clock.grant(
-            epoch_seconds(expires_at), asked, sent, now, self._usual
-        )
-        self._usual = self._grant.length
-        if not self._grant.certain:
+        grant = self.keeper.clock.grant(epoch_seconds(expires_at), asked, sent, now, self._usual)
+        self._terms = Terms(grant, (expires_at, asked, sent, now))
+        self._usual = grant.length
+        if not grant.certain:
             self._odd = lease
 
     def _start(self, job: RunningJob, now: float) -> bool:
@@ -290,12 +289,12 @@ class Run:
                 self.reports.report(job, error, now)
         finally:
             self.slots.ended(job.entry, now - job.started_at, now)
-            if self.stop.draining.is_set():
+            if not self.jobs and self.slots.idle:
                 self.signal.set()
 
     def _look_at_room(self) -> None:
         # Called for each job.
-        if self.poller.pending is None or self.stop.draining.is_set():
+        if self.poller.pending is None:
             self.signal.set()
 
     def _look_for_overdue(self) -> None:
