@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -346,6 +347,25 @@ async def test_a_thread_that_does_its_work_twice(world: World) -> None:
                 world.rows.append(row)
                 trio.from_thread.check_cancelled()  # here
                 world.marks.add(row)
+
+    def no_row_twice(run: SweepRun) -> None:
+        assert len(world.rows) == len(set(world.rows))
+
+    failure = await failure_of(handler, invariant=no_row_twice, setup=world.new)
+    assert failure.line is not None
+    assert failure.line.number == line_of(handler)
+
+
+async def test_a_thread_that_looks_before_the_sweep_stands_in_is_told_with_its_line(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sepp_trio.testing._sweep._threads.ThreadChecks.watch", lambda self: None)
+
+    def handler(payload: Payload | None, ctx: JobCtx) -> None:
+        world.rows.append(1)
+        for _ in range(100):
+            time.sleep(0.002)
+            trio.from_thread.check_cancelled()  # here
 
     def no_row_twice(run: SweepRun) -> None:
         assert len(world.rows) == len(set(world.rows))

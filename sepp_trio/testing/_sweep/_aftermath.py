@@ -194,10 +194,12 @@ class Aftermath(trio.abc.Instrument):
 
     def end(self, error: BaseException | None) -> None:
         """The handler has ended, with ``error`` or well."""
+        leaves, reachable = _leaves(error), _reachable([error])
+        if not self.raised:
+            self._note_unseen(leaves)
         if not self.raised or self.fault is not None:
             return
         first = self.raised[0]
-        leaves, reachable = _leaves(error), _reachable([error])
         if any(isinstance(leaf, _ALLOWED) for leaf in leaves):
             return
         if error is None:
@@ -215,6 +217,14 @@ class Aftermath(trio.abc.Instrument):
                 if lost and self._own.caught(raised.error) is not None:
                     self.add_fault("the handler swallows its cancel", *self._catcher(raised))
                     return
+
+    def _note_unseen(self, leaves: list[BaseException]) -> None:
+        """A thread may look in the instant between the cancel and our standing in for it."""
+        for leaf in leaves:
+            line = self._own.innermost(leaf)
+            if isinstance(leaf, trio.Cancelled) and leaf.reason == self._reason and line:
+                self.raised.append(Raised(leaf, line))
+                return
 
     def _catcher(self, raised: Raised) -> tuple[Line, str]:
         caught = self._own.caught(raised.error)
