@@ -45,8 +45,8 @@ class Grant(NamedTuple):
     """Seconds of lease left at its receipt, or what was granted where that is known."""
 
     certain: bool
-    """False: the lease may well last longer, or not fit what is known; ask for the server's
-    time."""
+    """False: the answer does not fit what is known, or the lease may well last longer, or is
+    over already; ask for the server's time."""
 
 
 class ServerClock:
@@ -138,16 +138,22 @@ class ServerClock:
             low, high = self._bounds(received)
             end = expires_at - high
             latest = expires_at - low
-            if self._fits(expected, sent, received, end, latest):
+            fits = self._fits(expected, sent, received, end, latest)
+            if fits:
                 end = self._follow(expires_at, asked, expected, received, low, high)
-                return Grant(end, expected, not self._is_vague(received, expected))
-            if usual is not None and usual != expected:
+            elif usual is not None and usual != expected:
                 expected = min(asked, usual)
                 # It was learned as exactly as the server's time is known.
                 slack = _SLACK + high - low
                 if end <= received + expected + slack and latest >= sent + expected - slack:
+                    fits = True
                     end = min(end, received + expected)
-                    return Grant(end, expected, not self._is_vague(received, expected))
+            if fits:
+                # One that is over was long on its way, or the clock was set back meanwhile.
+                over = end <= received
+                if over:
+                    self._odd_at = received
+                return Grant(end, expected, not (over or self._is_vague(received, expected)))
             self._odd_at = received
             if end <= received + expected and latest >= sent:
                 # A shorter grant; or the clock was set back, and the lease ends later.

@@ -27,7 +27,7 @@ def test_a_wish_in_fractions_of_a_millisecond_teaches_nothing_wrong(asked: float
         now = 10.0 + step / 7
         granted = max(int(asked * 1000), 1) / 1000
         grant = clock.grant(server_ms(now) + granted, asked, now, now)
-        assert grant.certain
+        assert grant.certain == (grant.end > now)
         assert grant.length == pytest.approx(granted)
         assert now + granted - 0.003 < grant.end <= server_ms(now) - AHEAD + granted + 1e-6
     # The whole lease, though the server let it wait for a job.

@@ -174,7 +174,7 @@ def test_a_fresh_full_grant_after_a_quick_round_trip_leaves_nearly_all_of_it(
     world = World(offset, 0.0)
     world.look(there, back)
     _, truth, grant = world.lease(length, length, there, back, None)
-    assert grant.certain
+    assert grant.certain == (grant.end > world.now)  # but for leases as short as the way
     assert grant.end - world.now >= length - there - back - 3 * TICK
     assert grant.end <= truth + EXACT
 

@@ -135,7 +135,8 @@ async def test_leases_of_a_tenth_of_a_second_are_kept_whole(scene: Scene) -> Non
 
 # ---- leases that may be over at their receipt ----
 
-SET = [3600.0, -3600.0, 30.0, -30.0, 1.0]
+SET = [3600.0, -3600.0, 30.0, -30.0, 1.0, -5.0]
+"""The last one looks like an answer that was on its way for five seconds."""
 
 
 @pytest.mark.parametrize("jump", SET)
@@ -175,6 +176,22 @@ async def test_a_job_by_hand_whose_lease_may_be_over_is_given_when_that_is_known
     assert trio.current_time() == pytest.approx(10.5)
     assert job.lease_deadline is not None
     assert 11.98 < job.lease_deadline <= scene.truth()
+
+
+async def test_a_job_whose_answer_was_longer_on_its_way_than_its_lease_is_left_alone(
+    scene: Scene,
+) -> None:
+    worker = scene.worker(2.0, wait_timeout=20)
+    async with running(worker):
+        await trio.sleep(10)
+        scene.proxy.inject(Delay("Reserve", reply=4.0))
+        await scene.put()  # for the reserve that waits already
+        await trio.sleep(1)
+        await scene.put()  # for the next one
+        await trio.sleep(10)
+    assert worker.statistics().lost == 1
+    assert len(scene.started) == 1
+    assert scene.calls.of("Nack") == ()
 
 
 async def test_by_hand_the_servers_time_is_waited_for_a_second_at_most(scene: Scene) -> None:
