@@ -89,7 +89,12 @@ class ServerClock:
 
     def is_stale(self, now: float, length: float) -> bool:
         """Whether to ask for the server's time before a lease of so many seconds is read."""
-        return now - self.looked_at > _LOOK_AGAIN or self._is_vague(now, length)
+        return now - self.looked_at > _LOOK_AGAIN or self.is_vague(now, length)
+
+    def is_vague(self, now: float, length: float) -> bool:
+        """Whether too little is known for a lease of so many seconds, and need not be."""
+        apart = self._high - self._low + 2 * _DRIFT * abs(now - self._at)
+        return apart > max(length / _PRECISE, 2 * self._quick + 3 * _TICK)
 
     def observe(self, server_time: float, sent: float, received: float) -> bool:
         """Take in the server's time out of one answer.
@@ -153,7 +158,7 @@ class ServerClock:
                 over = end <= received
                 if over:
                     self._odd_at = received
-                return Grant(end, expected, not (over or self._is_vague(received, expected)))
+                return Grant(end, expected, not (over or self.is_vague(received, expected)))
             self._odd_at = received
             if end <= received + expected and latest >= sent:
                 # A shorter grant; or the clock was set back, and the lease ends later.
@@ -162,14 +167,15 @@ class ServerClock:
         return Grant(sent + expected - _TICK, expected, certain=False)
 
     def reread(self, expires_at: float, asked: float, sent: float, received: float) -> Grant:
-        """Read an answer again, after the server's time was asked for."""
+        """Read the answer about a lease that is held, after the server's time was asked for: if
+        its clock was set back, the lease lasts longer."""
         asked = _as_granted(asked)
         low, high = self._bounds(received)
         end = min(expires_at - high, received + asked)
         length = min(asked, self.longest_lease)
         if not self._fits(length, sent, received, expires_at - high, expires_at - low):
             length = max(end - received, 0.0)
-        return Grant(end, length, not self._is_vague(received, length))
+        return Grant(end, length, not self.is_vague(received, length))
 
     @staticmethod
     def _fits(length: float, sent: float, received: float, end: float, latest: float) -> bool:
@@ -199,11 +205,6 @@ class ServerClock:
     def _bounds(self, now: float) -> tuple[float, float]:
         drift = _DRIFT * abs(now - self._at)
         return self._low - drift, self._high + drift
-
-    def _is_vague(self, now: float, length: float) -> bool:
-        """Whether the bounds are too far apart for a lease, and need not be."""
-        apart = self._high - self._low + 2 * _DRIFT * abs(now - self._at)
-        return apart > max(length / _PRECISE, 2 * self._quick + 3 * _TICK)
 
 
 def _as_granted(asked: float) -> float:

@@ -214,7 +214,11 @@ class Run:
         """Take in a job whose lease can be read, now that the server's time is known."""
         expires_at, asked, sent, received = answer
         self._granted_end, self._granted_sent = expires_at, sent
-        grant = self.keeper.clock.reread(epoch_seconds(expires_at), asked, sent, received)
+        clock = self.keeper.clock
+        # Not as a lease that is held: it may have ended before the server's clock was set.
+        grant = clock.grant(epoch_seconds(expires_at), asked, sent, received, self._usual)
+        # It waits again only if the time was too long on its way.
+        grant = grant._replace(certain=not clock.is_vague(received, grant.length))
         self._terms = Terms(grant, answer)
         self._usual = grant.length
         try:

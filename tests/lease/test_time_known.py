@@ -194,6 +194,38 @@ async def test_a_job_whose_answer_was_longer_on_its_way_than_its_lease_is_left_a
     assert scene.calls.of("Nack") == ()
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_a_lease_that_was_over_before_the_clock_was_set_back_stays_over(
+    scene: Scene, by_hand: bool
+) -> None:
+    async def trouble() -> None:
+        await trio.sleep(10)
+        scene.proxy.inject(Delay("Reserve", reply=4.0))
+        await trio.sleep(1)
+        await scene.put()
+        await trio.sleep(3)
+        await scene.server.jump_clock(-3600)
+
+    await scene.client.get_server_info()
+    worker = scene.worker(2.0, wait_timeout=12)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trouble)
+        if by_hand:
+            await trio.sleep(10.5)
+            [job] = await scene.client.reserve(ReserveOptions(["q"], 2.0, wait_timeout=12))
+            assert trio.current_time() == pytest.approx(15)
+            assert job.lease_deadline is not None
+            assert job.lease_deadline <= 13
+        else:
+            await trio.sleep(10.5)
+            async with running(worker):
+                await trio.sleep(4.7)
+                assert worker.statistics().lost == 1
+                worker.shutdown(grace=0)
+            assert scene.started == []
+    assert scene.calls.of("Nack") == ()
+
+
 async def test_by_hand_the_servers_time_is_waited_for_a_second_at_most(scene: Scene) -> None:
     await scene.client.get_server_info()
 
