@@ -84,6 +84,7 @@ class LeaseKeeper:
         """Who waits for the server's time, since when."""
         self._asking = False
         self._asked_at = float("-inf")
+        self._asked_at_once = False
         self._asks_again = Timer(self.ask_time)
         self._opened_at = float("-inf")
         self._opened_then = 0
@@ -222,9 +223,11 @@ class LeaseKeeper:
                 self.take_server_info(response, sent, now)
             if not (self.doubtful or self._waiting):
                 return
-            if self.clock.looked_at == now:
+            if self.clock.looked_at == now and not self._asked_at_once:
+                self._asked_at_once = True
                 self.ask_time()  # that was asked too early for them, or came too slowly
             else:
+                self._asked_at_once = False
                 self.wheel.start(self._asks_again, now + _ASK_AGAIN)
 
         with suppress(ChannelClosed):
