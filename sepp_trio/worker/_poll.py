@@ -156,7 +156,7 @@ class Poller:
         return min(run.slots.wanted(), run.options.max_jobs or self._most, self._most)
 
     def ask(self) -> None:
-        """A job has ended and no reserve is pending: reserve now, if the loop would.
+        """The last job has ended and no reserve is pending: reserve now, if the loop would.
 
         Its task is one of the worker's nursery, so it has the deadline of ``Worker.run``.
         """

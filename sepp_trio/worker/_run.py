@@ -269,6 +269,10 @@ class Run:
         """The job's handler has ended, well or with ``error``."""
         if self.starting or self.poller.pending is not None:
             self._finish(job, error)
+        elif self.slots.running > 1:
+            # Others may end in this turn of the scheduler: the loop reserves for all of them.
+            self._finish(job, error)
+            self.signal.set()
         else:
             with self.channel.in_one_write:
                 self._finish(job, error)

@@ -78,6 +78,17 @@ async def test_jobs_that_take_long_do_not_hold_up_the_next_reserve(bench: Bench)
     assert [request.max_jobs for request in bench.asked("Reserve")][:4] == [4, 3, 2, 1]
 
 
+@pytest.mark.parametrize("long", [0, 1])
+async def test_jobs_that_end_together_are_reserved_for_together(bench: Bench, long: int) -> None:
+    worker = bench.worker(200, max_in_flight=4 + long)
+    worker.handle("t", sleeper(1))
+    worker.handle("long", sleeper(100))
+    await bench.put(*["long"] * long, *["t"] * 4)
+    async with running(worker):
+        await trio.sleep(2)
+        assert [request.max_jobs for request in bench.asked("Reserve")] == [4 + long, 4]
+
+
 async def while_one_runs(bench: Bench, worker: Worker) -> list[float]:
     """When the worker reserves while a job of 0.1 s runs that the first reserve brought."""
     worker.handle("t", sleeper(0.1))
