@@ -1,9 +1,10 @@
-"""What holds for the tests and for the examples: Hypothesis profiles, reports that can be sent."""
+"""What holds for the tests and the examples: Hypothesis profiles, and how they run in parallel."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,3 +30,21 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+# Work against the real clock. Both wait more than they work, and so get along on two cores; all
+# else comes when they have ended.
+_TOGETHER = ("tests/conformance/", "tests/faults/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With pytest-xdist's ``-n``: each of these rooms in one process, one test after the other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            # The largest scopes come first.
+            return next((room for room in _TOGETHER if nodeid.startswith(room)), nodeid)
+
+    return Scheduling(config, log)

@@ -14,7 +14,7 @@ nox.options.error_on_missing_interpreters = False
 
 PYTHONS = ["3.11", "3.12", "3.13"]
 FLOOR = PYTHONS[0]
-# What works against the clock comes first, alone with what also waits (tests/groups.py).
+# What works against the clock comes first, alone with what also waits (conftest.py).
 TWO_PROCESSES = ("-n", "2")
 H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 

@@ -1,4 +1,4 @@
-"""What every test can use: a served embedded server."""
+"""What every test can use: a served embedded server. And the conformance suite's summary."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
+# Here, where it is found before anything is collected: pytest-xdist's controller collects nothing.
+from tests.conformance.summary import pytest_terminal_summary  # noqa: F401
 
 
 @pytest.fixture(scope="session")
