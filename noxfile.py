@@ -57,7 +57,7 @@ def coverage(session: nox.Session) -> None:
     session.install("-e", ".[demo]", "--group", "test")
     run(session, 1, "coverage", "erase")
     suite = ("-m", "pytest", "--ignore=tests/conformance", "--durations=20", *TWO_PROCESSES)
-    run(session, 25, "coverage", "run", *suite)
+    run(session, 35, "coverage", "run", *suite)
     run(session, 2, "coverage", "combine", "--quiet")
     run(session, 2, "coverage", "report")
     run(session, 10, "python", "-m", "pytest", "tests/conformance")
