@@ -12,6 +12,7 @@ from sepp_trio.types import DeadLetterCause, Payload
 from sepp_trio.worker import Handler, JobCtx, Worker
 
 from ._history import JobEvent
+from ._limits import NO_LIMIT
 from ._outcomes import Acked, DeadLettered, Extend, LeaseLost, Outcome, Retried
 from ._proxy import THIEF, Happening
 from ._recorder import Recorder
@@ -70,7 +71,9 @@ class ObservedHandler:
             assert worker._run is not None  # it is, from the first step of run() on
             # One delivery is all that is wanted: a job that is lost would come again meanwhile.
             worker._run.slots.ahead = False
-            await self._recorder.until(lambda _: self._recorder.job(self._job_id).is_done)
+            await self._recorder.until(
+                lambda _: self._recorder.job(self._job_id).is_done, limit=NO_LIMIT
+            )
             if self._attempt is None:
                 worker.shutdown()
 

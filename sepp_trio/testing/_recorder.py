@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,10 +12,11 @@ from sepp_trio.broker._changes import Change
 from sepp_trio.broker._clock import BrokerClock
 from sepp_trio.broker.store import Store
 from sepp_trio.types import DeadLetterCause, Duration
-from sepp_trio.types._checks import seconds, text
+from sepp_trio.types._checks import text
 from sepp_trio.wire import convert, custom_of, decoder_of, records
 
 from ._history import JobEvent, JobHistory, Jobs, JobState
+from ._limits import limit_of
 from ._said import holds
 
 _DONE: Final = ("acked", "dead letter")
@@ -138,7 +138,7 @@ class Recorder:
 
     async def settled(self, queue: str | None = None, *, limit: Duration | None = None) -> None:
         """Wait until no job is scheduled, ready or leased: all were acked or given up; at most
-        ``limit`` seconds on Trio's clock.
+        ``limit`` seconds on Trio's clock. Without it an hour on a ``MockClock``, else a minute.
 
         A checkpoint. Jobs that come later are no concern of it.
 
@@ -147,14 +147,16 @@ class Recorder:
         """
         if queue is not None:
             text(queue, "queue")
-        within = _limit(limit)
+        within = limit_of(limit)
         with trio.move_on_after(within):
             await trio.lowlevel.checkpoint()
             while self._open.get(queue, 0) if queue is not None else any(self._open.values()):
                 await self._changed.wait()
             return
         left = self.jobs(queue).where(lambda job: not job.is_done)
-        raise trio.TooSlowError(f"within {within:.12g} s not all jobs were done:\n{left}")
+        raise trio.TooSlowError(
+            f"within the limit of {within:.12g} s not all jobs were done:\n{left}"
+        )
 
     async def until(
         self,
@@ -166,8 +168,7 @@ class Recorder:
         """Wait until the predicate holds for the jobs; it is asked at once and after every
         commit of the server. Returns these jobs.
 
-        A checkpoint. Without a ``limit`` (seconds on Trio's clock), what never holds is waited
-        for forever.
+        A checkpoint. The ``limit`` is as for :meth:`settled`.
 
         Raises:
             TypeError: the predicate is async, or has said nothing (``None``).
@@ -175,14 +176,14 @@ class Recorder:
         """
         if not callable(predicate):
             raise TypeError(f"predicate must be a function, not {type(predicate).__name__}")
-        within = _limit(limit)
+        within = limit_of(limit)
         with trio.move_on_after(within):
             await trio.lowlevel.checkpoint()
             while not holds(predicate(jobs := self.jobs(queue)), "predicate"):
                 await self._changed.wait()
             return jobs
         raise trio.TooSlowError(
-            f"within {within:.12g} s the predicate did not hold:\n{self.jobs(queue)}"
+            f"within the limit of {within:.12g} s the predicate did not hold:\n{self.jobs(queue)}"
         )
 
     # ---- what the broker tells ----
@@ -240,7 +241,3 @@ def key_of(job_id: str) -> bytes:
         return uuid.UUID(text(job_id, "job_id")).bytes
     except ValueError:
         return b""
-
-
-def _limit(limit: Duration | None) -> float:
-    return math.inf if limit is None else seconds(limit, "limit")

@@ -41,7 +41,7 @@ class RecordingBroker(Broker):
 
     async def settled(self, queue: str | None = None, *, limit: Duration | None = None) -> None:
         """Wait until no job is scheduled, ready or leased: all were acked or given up; at most
-        ``limit`` seconds on Trio's clock.
+        ``limit`` seconds on Trio's clock. Without it an hour on a ``MockClock``, else a minute.
 
         A checkpoint. Jobs that come later are no concern of it.
 
@@ -60,8 +60,7 @@ class RecordingBroker(Broker):
         """Wait until the predicate holds for the jobs; it is asked at once and after every
         commit. Returns these jobs.
 
-        A checkpoint. Without a ``limit`` (seconds on Trio's clock), what never holds is waited
-        for forever.
+        A checkpoint. The ``limit`` is as for :meth:`settled`.
 
         Raises:
             TypeError: the predicate is async, or has said nothing (``None``).

@@ -19,7 +19,7 @@ from sepp_trio.types import (
     ReserveOptions,
     RetryDirective,
 )
-from sepp_trio.types._checks import integer, seconds
+from sepp_trio.types._checks import integer
 from sepp_trio.worker import Handler, Worker
 from sepp_trio.worker.registry import check_handler
 
@@ -28,6 +28,7 @@ from ._hosted import hosted
 from ._in_trio import check_in_trio
 from ._job_fields import JobFields, check_job_fields, check_kind
 from ._lasting import NO_KEEPALIVE, lasting
+from ._limits import NO_LIMIT, limit_of
 from ._observed import ObservedHandler
 from ._outcomes import Outcome
 from ._proxy import FaultProxy, ServerControls, open_fault_proxy
@@ -37,8 +38,6 @@ from ._recording import RecordingBroker
 from ._server import open_fragile_server
 from ._threads import clock_waits_for_threads
 
-_VIRTUAL_LIMIT: Final = 3600.0
-_REAL_LIMIT: Final = 60.0
 _EARLIER_LEASE: Final = 30.0
 
 
@@ -100,9 +99,7 @@ async def run_handler(
     check_kind(config, "config", BrokerConfig)
     check_kind(broker, "broker", RecordingBroker)
     is_async = check_handler(handler)
-    is_virtual = hasattr(trio.lowlevel.current_clock(), "autojump_threshold")
-    default_limit = _VIRTUAL_LIMIT if is_async and is_virtual else _REAL_LIMIT
-    within = default_limit if limit is None else seconds(limit, "limit")
+    within = limit_of(limit, in_thread=not is_async)
     with clock_waits_for_threads():
         async with (
             _serving(config, broker, request.queue, quiet=faults is None) as server,
@@ -165,7 +162,7 @@ async def _prepare(
     most = recorder.job(job_id).max_attempts
     if attempt > most:
         raise ValueError(f"attempt must be at most the job's max_attempts ({most}), not {attempt}")
-    await recorder.until(lambda _: recorder.job(job_id).state == "ready")
+    await recorder.until(lambda _: recorder.job(job_id).state == "ready", limit=NO_LIMIT)
     for _ in range(1, attempt):
         options = ReserveOptions(
             [request.queue], _EARLIER_LEASE, wait_timeout=0, worker_id="earlier attempt"

@@ -14,14 +14,19 @@ def holds(answer: object, name: str) -> bool:
     Raises:
         TypeError: it means nothing; names the predicate.
     """
-    if inspect.isawaitable(answer):
-        if inspect.iscoroutine(answer):
-            answer.close()  # it is told of here, and not when it is collected
-        raise TypeError(f"{name} must not be async: it is asked between two steps of other tasks")
+    refuse_async(answer, name)
     refuse_function(answer, name)
     if answer is None:
         raise TypeError(f"{name} returned None: it {_MEANT}")
     return bool(answer)
+
+
+def refuse_async(answer: object, name: str) -> None:
+    """What is called where nothing can be awaited must not be async."""
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()  # it is told of here, and not when it is collected
+        raise TypeError(f"{name} must not be async")
 
 
 def refuse_function(answer: object, name: str) -> None:

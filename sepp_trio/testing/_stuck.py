@@ -12,14 +12,19 @@ from traceback import walk_stack
 from types import CodeType
 from typing import Any, Final
 
+import outcome
 import trio
 
 import sepp_trio
 
 from ._threads import waits_for_thread
 
-_OURS: Final = str(Path(sepp_trio.__file__).parent)
-_LIBRARIES: Final = tuple({sysconfig.get_path("stdlib"), str(Path(trio.__file__).parent), _OURS})
+_LIBRARIES: Final = tuple(
+    {
+        sysconfig.get_path("stdlib"),
+        *(str(Path(str(library.__file__)).parent) for library in (trio, outcome, sepp_trio)),
+    }
+)
 
 
 def family(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PATIENCE: Final = 0.25
 """Real seconds that a thread may work before the clock goes on, at the pace of the real one."""
 
-_RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
+RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 _WAIT: Final = inspect.unwrap(trio.lowlevel.wait_task_rescheduled).__code__
 
 _COUNTED: Final = getattr(trio._threads, "_track_active_thread", nullcontext)
@@ -133,4 +133,4 @@ class _Guard(trio.abc.Instrument):
 def waits_for_thread(task: trio.lowlevel.Task) -> bool:
     """Whether the task is in ``run_sync`` and waits for what its thread says next."""
     codes = [frame.f_code for frame, _ in task.iter_await_frames()]
-    return any(code is _RUN_SYNC and codes[i + 1] is _WAIT for i, code in enumerate(codes[:-1]))
+    return any(code is RUN_SYNC and codes[i + 1] is _WAIT for i, code in enumerate(codes[:-1]))

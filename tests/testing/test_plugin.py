@@ -33,7 +33,7 @@ async def test_a_job_is_handled(sepp_broker, sepp_client, sepp_worker, autojump_
     seen = []
 
     async def welcome(payload, ctx):
-        await trio.sleep(3600)
+        await trio.sleep(3000)
         seen.append(ctx.id)
 
     ack = await sepp_client.enqueue(REQUEST)

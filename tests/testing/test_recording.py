@@ -37,6 +37,7 @@ from sepp_trio.testing import (
     open_fragile_server,
     open_recording_broker,
 )
+from sepp_trio.testing._limits import limit_of
 
 
 @asynccontextmanager
@@ -285,12 +286,28 @@ async def test_a_wait_over_its_limit_says_which_jobs_are_open() -> None:
             await broker.settled("q", limit=5)
         assert trio.current_time() - before == pytest.approx(5)
         [left] = broker.jobs("q").ready
-        assert str(caught.value) == f"within 5 s not all jobs were done:\n{left}"
+        assert str(caught.value) == f"within the limit of 5 s not all jobs were done:\n{left}"
         with pytest.raises(trio.TooSlowError) as caught:
             await broker.until(lambda jobs: jobs.leased, "others", limit=timedelta(seconds=2))
         assert str(caught.value) == (
-            f"within 2 s the predicate did not hold:\n{broker.jobs('others')}"
+            f"within the limit of 2 s the predicate did not hold:\n{broker.jobs('others')}"
         )
+
+
+async def test_a_wait_for_what_never_comes_ends_without_a_limit_given() -> None:
+    async with recording() as (broker, client):
+        await client.enqueue(EnqueueRequest("q", "t"))
+        with pytest.raises(trio.TooSlowError, match=r"limit of 3600 s .*\n<'t' in 'q', ready"):
+            await broker.settled()
+        with pytest.raises(trio.TooSlowError, match="limit of 3600 s the predicate did not hold"):
+            await broker.until(lambda jobs: jobs.acked)
+
+
+def test_on_a_real_clock_it_is_a_minute() -> None:
+    async def main() -> tuple[float, float]:
+        return limit_of(None), limit_of(5)
+
+    assert trio.run(main) == (60, 5)
 
 
 async def _ask(broker: RecordingBroker, method: str, *args: Any, **options: Any) -> None:

@@ -436,6 +436,34 @@ def test_what_is_missing_is_said() -> None:
             without = ("restart",)
 
 
+def test_what_is_async_and_must_not_be_is_said() -> None:
+    class AsyncCheck(Idempotent):
+        async def check(self, jobs: Jobs) -> None:  # type: ignore[override]
+            raise AssertionError
+
+    class AsyncHandlers(Idempotent):
+        async def handlers(self) -> Mapping[str, Handler]:  # type: ignore[override]
+            return {}
+
+    few = settings(QUICK, max_examples=2, stateful_step_count=2)
+    with pytest.raises(TypeError, match=r"AsyncCheck\.check must not be async"):
+        run_state_machine_as_test(AsyncCheck, settings=few)
+    with pytest.raises(TypeError, match=r"AsyncHandlers\.handlers must not be async"):
+        run_state_machine_as_test(AsyncHandlers, settings=few)
+
+
+def test_a_server_clock_that_jumps_is_played() -> None:
+    def story(state: Any) -> None:
+        state.enqueue(request("charge", 1))
+        state.jump_server_clock(seconds=3600.0)
+        assert state.jobs[0].expiries == 1
+        for _ in range(2):
+            state.jump_server_clock(seconds=-30.0)
+        assert min(state._jumps()) > 0
+
+    play(Idempotent(), story)
+
+
 def test_a_thread_that_does_not_end_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_loop, "_PATIENCE", 0.2)
     over = threading.Event()

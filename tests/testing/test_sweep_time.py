@@ -61,5 +61,6 @@ async def test_no_time_passes_while_a_thread_works(autojump_clock: MockClock) ->
             await trio.to_thread.run_sync(time.sleep, 0.01)
         waited.append(trio.current_time() - began)
 
-    await cancellation_sweep(handler)
+    report = await cancellation_sweep(handler)
+    assert "trio.to_thread.run_sync" in {point.awaits for point in report.checkpoints}
     assert set(waited) == {0.0}

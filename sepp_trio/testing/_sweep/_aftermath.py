@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import trio
 
 from sepp_trio.errors import HandlerError, LeaseError
 
+from .._threads import RUN_SYNC
 from ._lines import OwnCode, Place
 from ._order import SteadyOrder
 from ._report import Line
@@ -28,8 +28,6 @@ from ._trio import (
     pending_errors,
     shield_over,
 )
-
-_RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 
 _ALLOWED: Final = (HandlerError, LeaseError, SystemExit, KeyboardInterrupt)
 """Says what is to become of the job, or that the lease is lost, or that all is to end."""
@@ -165,7 +163,7 @@ class Aftermath(trio.abc.Instrument):
             self.fault is not None
             or not is_blocked(task)
             or deadline_around(task) < float("inf")
-            or any(frame.f_code is _RUN_SYNC for frame, _ in task.iter_await_frames())
+            or any(frame.f_code is RUN_SYNC for frame, _ in task.iter_await_frames())
         ):
             return
         shield = shield_over(task, self._scope)

@@ -17,6 +17,7 @@ import trio
 
 import sepp_trio
 
+from .._threads import RUN_SYNC
 from ._report import Line
 
 _LIBRARIES: Final = tuple(
@@ -129,6 +130,8 @@ def _line(code: CodeType, number: int | None) -> Line:
 
 def _name(frame: FrameType) -> str:
     """As a user would write it: ``trio.sleep``, not ``trio._timeouts.sleep``."""
+    if frame.f_code is RUN_SYNC:
+        return "trio.to_thread.run_sync"  # Trio's own name for it is another one
     module = str(frame.f_globals.get("__name__", ""))
     parts = [part for part in module.split(".") if not part.startswith("_")]
     return ".".join([*parts, frame.f_code.co_qualname])

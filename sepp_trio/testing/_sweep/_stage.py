@@ -21,6 +21,7 @@ from sepp_trio.worker._stop import GRACE_OVER
 from .._history import JobHistory
 from .._hosted import hosted
 from .._lasting import NO_KEEPALIVE, lasting
+from .._limits import NO_LIMIT
 from .._quiet import quiet
 from .._recording import RecordingBroker, open_recording_broker
 from .._threads import clock_waits_for_threads
@@ -81,7 +82,7 @@ class Stage:
 
     async def outcome(self, attempt: int) -> Ending:
         """What became of the job with this delivery, once the broker knows."""
-        await self._broker.until(lambda _: _ending(self.job, attempt) is not None)
+        await self._broker.until(lambda _: _ending(self.job, attempt) is not None, limit=NO_LIMIT)
         ending = _ending(self.job, attempt)
         assert ending is not None
         return ending

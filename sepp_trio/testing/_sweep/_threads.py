@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import queue
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import trio
 
+from .._threads import RUN_SYNC
 from ._lines import OwnCode, Place
 from ._report import Line
 from ._tree import Tree
-
-_RUN_SYNC: Final = inspect.unwrap(trio.to_thread.run_sync).__code__
 
 
 class ThreadChecks:
@@ -44,7 +42,7 @@ class ThreadChecks:
     def look(self, task: trio.lowlevel.Task) -> None:
         """The task has come to a wait: perhaps for a thread that is about to start."""
         for frame, _ in task.iter_await_frames():
-            if frame.f_code is _RUN_SYNC:
+            if frame.f_code is RUN_SYNC:
                 register = frame.f_locals.get("cancel_register")
                 if isinstance(register, list) and not any(register is r for r in self._registers):
                     self._registers.append(register)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from sepp_trio.worker import Handler, Worker
 from .._faults import BlackHole, CallFault
 from .._history import Jobs
 from .._quiet import quiet
+from .._said import refuse_async
 from ..strategies._plans import call_faults
 from ._loop import SteppedLoop
 from ._requests import Request, requests
@@ -32,6 +32,12 @@ T = TypeVar("T")
 
 _SECONDS: Final = (0.1, 1.0, 5.0, 12.0, 31.0, 90.0)
 _SHORT: Final = (0.1, 1.0, 5.0, 40.0)
+_AHEAD: Final = (0.5, 5.0, 60.0, 3600.0)
+_BACK: Final = (-0.5, -5.0, -30.0)
+_MOST_BACK: Final = 60.0
+"""Seconds by which the server's clock is set back in a story: whatever waits for its time there
+does so for that much longer, and has to be done in the end."""
+
 _REQUESTS: Final = st.runner().flatmap(lambda machine: machine._requests())
 _RULES: Final = (
     "enqueue",
@@ -45,6 +51,7 @@ _RULES: Final = (
     "black_hole",
     "restart_worker",
     "restart_server",
+    "jump_server_clock",
     "settle",
 )
 
@@ -122,9 +129,10 @@ class HandlerMachine(RuleBasedStateMachine):
             client, self.queues, 30.0, auto_extend=True, wait_timeout=60.0, worker_id="worker"
         )
         handlers = self.handlers()
+        name = f"{type(self).__name__}.handlers"
+        refuse_async(handlers, name)
         if not isinstance(handlers, Mapping):
-            kind = type(handlers).__name__
-            raise TypeError(f"{type(self).__name__}.handlers must give a mapping, not {kind}")
+            raise TypeError(f"{name} must give a mapping, not {type(handlers).__name__}")
         for job_type, handler in handlers.items():
             worker.handle(job_type, handler)
         return worker
@@ -230,6 +238,12 @@ class HandlerMachine(RuleBasedStateMachine):
         self.run(self._world.restart_server, down, drain)
 
     @precondition(lambda self: self._is_busy())
+    @rule(seconds=st.runner().flatmap(lambda machine: st.sampled_from(machine._jumps())))
+    def jump_server_clock(self, seconds: float) -> None:
+        """Somebody sets the server's clock, ahead or back."""
+        self.run(self._world.jump_server_clock, seconds)
+
+    @precondition(lambda self: self._is_busy())
     @rule()
     def settle(self) -> None:
         """All jobs come to their end. What was to happen to coming calls happens."""
@@ -252,9 +266,7 @@ class HandlerMachine(RuleBasedStateMachine):
         self.run(world.settle, self._limit)
         self.run(world.stop, "drain", self._limit)
         answer: object = self.check(self.jobs)  # type: ignore[func-returns-value]
-        if inspect.iscoroutine(answer):
-            answer.close()
-            raise TypeError(f"{type(self).__name__}.check must not be async: see run()")
+        refuse_async(answer, f"{type(self).__name__}.check")
 
     # ---- behind them ----
 
@@ -286,6 +298,9 @@ class HandlerMachine(RuleBasedStateMachine):
 
     def _leased(self) -> list[int]:
         return [number for number, job in enumerate(self.jobs, 1) if job.state == "leased"]
+
+    def _jumps(self) -> Sequence[float]:
+        return _AHEAD + _BACK if self._world.set_back < _MOST_BACK else _AHEAD
 
     def _is_busy(self) -> bool:
         return bool(self._world.running) or any(not job.is_done for job in self.jobs)

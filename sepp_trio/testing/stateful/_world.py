@@ -25,6 +25,7 @@ from sepp_trio.worker import JobCtx, Worker
 
 from .._faults import Fault
 from .._lasting import NO_KEEPALIVE
+from .._limits import NO_LIMIT
 from .._proxy import FaultProxy, open_fault_proxy
 from .._recorder import Recorder
 from .._server import FragileServer, open_fragile_server
@@ -69,6 +70,8 @@ class World:
         """Handlers that have not ended, by their tasks."""
         self.too_late = 0
         """So many handlers that end well do so when their lease has just run out."""
+        self.set_back = 0.0
+        """Seconds by which the server's clock was set back in all."""
         self._make_worker = make_worker
         self._nursery = nursery
         self._program: Program | None = None
@@ -109,6 +112,12 @@ class World:
         await self.server.restart(down, drain=drain)
         await self.producer.get_server_info()
 
+    async def jump_server_clock(self, seconds: float) -> None:
+        """Set the server's clock ahead, or back; what is due then happens."""
+        self.set_back += max(0.0, -seconds)
+        await self.server.jump_clock(seconds)
+        await trio.testing.wait_all_tasks_blocked()
+
     async def restart_worker(self, how: HowToStop, within: float) -> None:
         """End the program, and start it anew.
 
@@ -125,7 +134,7 @@ class World:
             AssertionError: they are not, though nothing is in their way.
         """
         with trio.move_on_after(within) as scope:
-            await self.recorder.settled()
+            await self.recorder.settled(limit=NO_LIMIT)
         if scope.cancelled_caught:
             left = self.recorder.jobs().where(lambda job: not job.is_done)
             raise AssertionError(
