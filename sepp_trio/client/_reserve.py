@@ -90,7 +90,7 @@ async def reserve(client: SeppClient, options: ReserveOptions) -> list[Job]:
 
     def end_of(job: Job) -> float:
         expires_at = job.lease_expires_at.timestamp()
-        return clock.grant(expires_at, asked, sent, received).end
+        return clock.reread_unheld(expires_at, asked, sent, received).end
 
     jobs = []
     for raw in response.jobs:

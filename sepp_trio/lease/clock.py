@@ -175,7 +175,17 @@ class ServerClock:
         length = min(asked, self.longest_lease)
         if not self._fits(length, sent, received, expires_at - high, expires_at - low):
             length = max(end - received, 0.0)
-        return Grant(end, length, not self.is_vague(received, length))
+        # As well as it is known now: long ago it was known worse, however often one asks.
+        return Grant(end, length, not self.is_vague(self._at, asked))
+
+    def reread_unheld(self, expires_at: float, asked: float, sent: float, received: float) -> Grant:
+        """``reread`` for a lease that was over at its receipt, or seemed to be."""
+        grant = self.reread(expires_at, asked, sent, received)
+        _, high = self._bounds(received)
+        if expires_at - high > received + asked + _SLACK:
+            # No such grant by this clock: it was over, and then the clock was set back.
+            return Grant(received, grant.length, certain=True)
+        return grant
 
     @staticmethod
     def _fits(length: float, sent: float, received: float, end: float, latest: float) -> bool:

@@ -215,16 +215,18 @@ class Run:
         expires_at, asked, sent, received = answer
         self._granted_end, self._granted_sent = expires_at, sent
         clock = self.keeper.clock
-        # Not as a lease that is held: it may have ended before the server's clock was set.
-        grant = clock.grant(epoch_seconds(expires_at), asked, sent, received, self._usual)
-        # It waits again only if the time was too long on its way.
-        grant = grant._replace(certain=not clock.is_vague(received, grant.length))
-        self._terms = Terms(grant, answer)
-        self._usual = grant.length
+        grant = clock.reread_unheld(epoch_seconds(expires_at), asked, sent, received)
+        self._odd = None
+        self._learn(Terms(grant, answer), received)
         try:
             self._receive(raw, sent, trio.current_time())
         except Exception:
             logger.exception(_NOT_TAKEN_IN)
+
+    def _learn(self, terms: Terms, received: float) -> None:
+        self._terms = terms
+        if terms.end > received:  # else nobody knows what was granted
+            self._usual = terms.length
 
     def _read_grant(
         self, lease: HeldLease, expires_at: records.Timestamp, sent: float, now: float
@@ -237,9 +239,8 @@ class Run:
             self._usual, self._odd = odd.usual, None
         self._granted_end, self._granted_sent = expires_at, sent
         grant = self.keeper.clock.grant(epoch_seconds(expires_at), asked, sent, now, self._usual)
-        self._terms = Terms(grant, (expires_at, asked, sent, now))
-        self._usual = grant.length
-        if not grant.certain:
+        self._learn(Terms(grant, (expires_at, asked, sent, now)), now)
+        if not grant.certain and grant.end > now:
             self._odd = lease
 
     def _start(self, job: RunningJob, now: float) -> bool:
