@@ -144,9 +144,9 @@ class Sender:
                     if self._emit(stream, out):
                         sending[stream] = None
                 begun = False
-                alone = not sending and sum(map(bool, queues)) == 1
                 for waiting in queues:
                     if waiting and self._may_begin(waiting):
+                        alone = not sending and sum(map(bool, queues)) == 1
                         self._begin(waiting, _IN_A_ROW if alone else 1, out)
                         begun = True
                 if not (begun or sending):
