@@ -83,7 +83,7 @@ class LeaseKeeper:
         self._waiting: list[tuple[float, Callable[[], None]]] = []
         """Who waits for the server's time, since when."""
         self._asking = False
-        self._asked_at = float("-inf")
+        self._looks_at = float("-inf")
         self._asked_at_once = False
         self._asks_again = Timer(self.ask_time)
         self._opened_at = float("-inf")
@@ -205,14 +205,16 @@ class LeaseKeeper:
 
     def freshen(self, now: float, length: float) -> None:
         """Ask for the server's time if a lease of so many seconds could not be read well."""
-        if now - self._asked_at > _ASK_AGAIN and self.clock.is_stale(now, length):
-            self.ask_time()
+        if now >= self._looks_at:  # not at each reserve of a busy worker
+            self._looks_at = now + _ASK_AGAIN
+            if self.clock.is_stale(now, length):
+                self.ask_time()
 
     def ask_time(self) -> None:
         """Ask the server for its time, unless that is being done; nothing is waited for."""
         if self._asking:
             return
-        sent = self._asked_at = trio.current_time()
+        sent = trio.current_time()
 
         def answered(
             response: records.GetServerInfoResponse | None, error: CallError | None
