@@ -376,6 +376,23 @@ async def test_a_time_from_before_the_clock_was_set_settles_nothing(scene: Scene
 # ---- leases that turn out to be shorter ----
 
 
+async def test_a_settling_lease_that_is_over_by_a_clock_that_was_set_is_asked_about_once(
+    scene: Scene,
+) -> None:
+    """However often one asked, it would not be known better."""
+    scene.proxy.inject(Delay("Ack", reply=10))
+    worker = scene.worker(60.0, seconds=5, auto_extend=False)
+    async with running(worker):
+        await scene.put()
+        await trio.sleep(8)
+        await scene.server.jump_clock(3600)
+        asked = len(scene.calls.of("GetServerInfo"))
+        await scene.put()  # whose lease shows the jump
+        await trio.sleep(5)
+        assert len(scene.calls.of("GetServerInfo")) - asked <= 2
+    assert scene.recorder.jobs().acked
+
+
 async def test_a_lease_that_turns_out_to_end_soon_is_extended_at_once(scene: Scene) -> None:
     await scene.put()
     [job] = await scene.client.reserve(ReserveOptions(["q"], 30))
