@@ -4,9 +4,6 @@ seconds. Each is one ``run_handler`` with a real server, client and worker."""
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,19 +28,6 @@ from sepp_trio.testing import (
     open_recording_broker,
     run_handler,
 )
-
-_BUDGET = 10.0
-"""Seconds of CPU for all of this module; what else the machine does is not counted."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def budget() -> Iterator[None]:
-    """All tests together keep to the budget."""
-    began = time.process_time()
-    yield
-    if sys.gettrace() is None:  # coverage takes its own time
-        assert time.process_time() - began < _BUDGET
-
 
 # ---- handlers that read their job ----
 
