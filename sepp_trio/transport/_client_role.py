@@ -130,11 +130,7 @@ class ClientConnection(Connection):
         self.accepting = False
         super().fail(fault)
 
-    def _may_begin(self, waiting: Queue) -> bool:
-        return self._room(waiting) > 0
-
     def _room(self, waiting: Queue) -> int:
-        """How many streams of this queue may be opened now."""
         if not (self.accepting and self.settings_received):
             return 0
         limit = self.peer_max_streams
@@ -146,7 +142,7 @@ class ClientConnection(Connection):
         # A loop, and all of it here: each call on the way would be a twentieth of an ack.
         now, streams = self.now, self.streams
         window = self.config.stream_window
-        for _ in range(min(most, len(waiting), self._room(waiting))):
+        for _ in range(min(most, len(waiting))):
             stream, _ = waiting.popitem(last=False)
             if TYPE_CHECKING:
                 assert isinstance(stream, ClientStream)

@@ -121,7 +121,7 @@ class Sender:
                 if sending:
                     return True
                 for waiting in queues:
-                    if waiting and self._may_begin(waiting):
+                    if waiting and self._room(waiting) > 0:
                         return True
         return False
 
@@ -145,17 +145,17 @@ class Sender:
                         sending[stream] = None
                 begun = False
                 for waiting in queues:
-                    if waiting and self._may_begin(waiting):
+                    if waiting and (room := self._room(waiting)) > 0:
                         alone = not sending and sum(map(bool, queues)) == 1
-                        self._begin(waiting, _IN_A_ROW if alone else 1, out)
+                        self._begin(waiting, min(room, _IN_A_ROW) if alone else 1, out)
                         begun = True
                 if not (begun or sending):
                     break
         return out
 
-    def _may_begin(self, waiting: Queue) -> bool:
-        """Whether a stream of this queue may be opened now."""
-        return False
+    def _room(self, waiting: Queue) -> int:
+        """How many streams of this queue may be opened now."""
+        return 0
 
     def _begin(self, waiting: Queue, most: int, out: bytearray) -> None:
         """Open waiting streams, at least one and perhaps as many as ``most``, and send
