@@ -25,6 +25,7 @@ from sepp_trio.broker import QueueConfig
 from sepp_trio.testing import (
     CallLog,
     Delay,
+    Fault,
     FaultProxy,
     FragileServer,
     LoseReply,
@@ -51,6 +52,12 @@ class Scene:
 
     async def put(self) -> None:
         await self.producer.enqueue(EnqueueRequest("q", "t", max_attempts=1))
+
+    async def put_after_jump(self, jump: float, fault: Fault) -> None:
+        """Set the server's clock, whose time is not told at once, and put a job."""
+        await self.server.jump_clock(jump)
+        self.proxy.inject(fault)
+        await self.put()
 
     def worker(self, lease: float, seconds: float = 0.1, **options: object) -> Worker:
         """A worker with a handler that takes so long."""
@@ -146,9 +153,7 @@ async def test_a_job_whose_lease_may_be_over_waits_for_the_servers_time_and_runs
     worker = scene.worker(2.0, wait_timeout=20)
     async with running(worker):
         await trio.sleep(10)
-        await scene.server.jump_clock(jump)
-        scene.proxy.inject(Delay("GetServerInfo", reply=0.5))
-        await scene.put()
+        await scene.put_after_jump(jump, Delay("GetServerInfo", reply=0.5))
         await trio.sleep(5)
     assert scene.started == [pytest.approx(10.5, abs=0.01)]
     assert worker.statistics().lost == 0
@@ -163,9 +168,7 @@ async def test_a_job_by_hand_whose_lease_may_be_over_is_given_when_that_is_known
 
     async def put() -> None:
         await trio.sleep(10)
-        await scene.server.jump_clock(jump)
-        scene.proxy.inject(Delay("GetServerInfo", reply=0.5))
-        await scene.put()
+        await scene.put_after_jump(jump, Delay("GetServerInfo", reply=0.5))
         await trio.sleep(0.2)
         scope.cancel()  # which is not heeded now: the job would be stranded
 
@@ -231,9 +234,7 @@ async def test_by_hand_the_servers_time_is_waited_for_a_second_at_most(scene: Sc
 
     async def put() -> None:
         await trio.sleep(10)
-        await scene.server.jump_clock(3600)
-        scene.proxy.inject(NEVER)
-        await scene.put()
+        await scene.put_after_jump(3600, NEVER)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(put)
@@ -249,9 +250,7 @@ async def test_a_job_whose_lease_ends_before_the_server_tells_its_time_is_left_a
     worker = scene.worker(2.0, wait_timeout=20)
     async with running(worker):
         await trio.sleep(10)
-        await scene.server.jump_clock(3600)
-        scene.proxy.inject(NEVER)
-        await scene.put()
+        await scene.put_after_jump(3600, NEVER)
         await trio.sleep(1.9)
         assert worker.statistics().lost == 0
         await trio.sleep(0.2)
@@ -270,9 +269,7 @@ async def test_a_worker_that_drains_runs_a_job_that_waited_for_the_servers_time(
     worker = scene.worker(2.0, wait_timeout=20)
     async with running(worker):
         await trio.sleep(10)
-        await scene.server.jump_clock(3600)
-        scene.proxy.inject(Delay("GetServerInfo", reply=0.5))
-        await scene.put()
+        await scene.put_after_jump(3600, Delay("GetServerInfo", reply=0.5))
         await trio.sleep(0.1)
     assert scene.started == [pytest.approx(10.5, abs=0.01)]
     assert scene.recorder.jobs().acked
@@ -283,9 +280,7 @@ async def test_a_forced_stop_gives_it_back_or_leaves_it(scene: Scene, told: bool
     worker = scene.worker(8.0, wait_timeout=20)
     async with running(worker):
         await trio.sleep(10)
-        await scene.server.jump_clock(3600)
-        scene.proxy.inject(Delay("GetServerInfo", reply=0.5) if told else NEVER)
-        await scene.put()
+        await scene.put_after_jump(3600, Delay("GetServerInfo", reply=0.5) if told else NEVER)
         await trio.sleep(0.1)
         worker.shutdown(grace=0)
     assert trio.current_time() < 11 if told else 13 < trio.current_time() < 14

@@ -243,6 +243,16 @@ NARROW = {
 }
 
 
+def feed_in_pieces(client: Client, stream: bytes, size: int) -> str | None:
+    """Give it the stream, so many bytes at once; what is wrong with it, if anything."""
+    try:
+        for at in range(0, len(stream), size):
+            client.core.feed(stream[at : at + size])
+    except ConnectionFault as error:
+        return str(error)
+    return None
+
+
 @pytest.mark.parametrize("what", ANSWERS)
 def test_an_answer_in_one_piece_is_taken_as_one_in_many(what: str) -> None:
     """An answer whose blocks are known is taken in one step if it is as usual."""
@@ -259,12 +269,7 @@ def test_an_answer_in_one_piece_is_taken_as_one_in_many(what: str) -> None:
         for piece in ANSWERS[what]:
             if piece[3] == 1:
                 client.core._decoder.decode(piece[9:])
-        fault = None
-        try:
-            for at in range(0, len(stream), size):
-                client.core.feed(stream[at : at + size])
-        except ConnectionFault as error:
-            fault = str(error)
+        fault = feed_in_pieces(client, stream, size)
         seen.append(
             (
                 fault,
@@ -331,12 +336,7 @@ def test_answers_that_are_alike_are_taken_as_single_ones(what: str, config: Http
             client.core._decoder.decode(piece[9:])
         client.core._receive_window = config.connection_window // 2 + 100
         client.core.abandon(calls[3])
-        fault = None
-        try:
-            for start in range(0, len(stream), size):
-                client.core.feed(stream[start : start + size])
-        except ConnectionFault as error:
-            fault = str(error)
+        fault = feed_in_pieces(client, stream, size)
         seen.append(
             (
                 fault,

@@ -13,6 +13,7 @@ import trio.testing
 
 from sepp_trio.transport import CallError, open_channel
 from sepp_trio.transport._frames import INITIAL_WINDOW_SIZE
+from sepp_trio.transport._link import Link
 from sepp_trio.transport._pipe import SocketPipe, pipe_of
 
 from .peer import ECHO, SETTINGS, Network, Peer, answer, socket_pair, window_update
@@ -218,6 +219,18 @@ async def test_a_socket_that_breaks_at_once_is_a_lost_connection() -> None:
         nursery.cancel_scope.cancel()
 
 
+def sizes_written(link: Link) -> list[int]:
+    """The sizes of what is written at once from now on."""
+    write, sizes = link._pipe.write_now, []
+
+    def counted(data: bytes | bytearray | memoryview) -> int:
+        sizes.append(len(data))
+        return write(data)
+
+    link._pipe.write_now = counted  # type: ignore[method-assign]
+    return sizes
+
+
 async def test_calls_made_by_answers_of_one_read_leave_in_one_write() -> None:
     async with Network(pair=socket_pair) as network, trio.open_nursery() as nursery:
         async with open_channel(network.connect, authority="peer:1") as channel:
@@ -240,13 +253,7 @@ async def test_calls_made_by_answers_of_one_read_leave_in_one_write() -> None:
             requests = [await peer.request() for _ in range(2)]
             link = channel._dispatcher.link
             assert link is not None
-            write, sizes = link._pipe.write_now, []
-
-            def counted(data: bytes | bytearray | memoryview) -> int:
-                sizes.append(len(data))
-                return write(data)
-
-            link._pipe.write_now = counted  # type: ignore[method-assign]
+            sizes = sizes_written(link)
             link.at_once = True  # as after calls that came one by one
             await peer.send(*(answer(request.stream, request.message) for request in requests))
             nursery.start_soon(peer.serve)
@@ -266,13 +273,7 @@ async def test_what_is_started_in_one_write_leaves_in_one(lone: bool) -> None:
             await trio.testing.wait_all_tasks_blocked()
             link = channel._dispatcher.link
             assert link is not None
-            write, sizes = link._pipe.write_now, []
-
-            def counted(data: bytes | bytearray | memoryview) -> int:
-                sizes.append(len(data))
-                return write(data)
-
-            link._pipe.write_now = counted  # type: ignore[method-assign]
+            sizes = sizes_written(link)
             replies: list[bytes | None] = []
 
             def note(reply: bytes | None, _: CallError | None) -> None:
